@@ -1,5 +1,6 @@
-//! `cargo xtask attack`: each known security hole, tried against the release binary with two local users. One line says whether it
-//! has held. To add a hole, write a function below `attack/` and give it a row in [`HOLES`]. Break the product once, and see "not held".
+//! `cargo xtask attack`: tries each known attack against the release binary, with two local users, and prints whether the product
+//! withstood it. To add one, write a function below `attack/` and a row in [`HOLES`], then break the product once and check that
+//! the attack reports "not held".
 
 mod control;
 mod found;
@@ -16,12 +17,12 @@ use scene::Scene;
 
 use crate::product;
 
-/// Why an attack does not count as held.
+/// Why an attack did not pass.
 #[derive(Debug)]
 pub enum Failure {
-    /// The attack succeeded: this is what it reached.
+    /// The attack succeeded. Describes what it reached.
     NotHeld(String),
-    /// The attack could not be tried, or its control shows that a success would not have been noticed.
+    /// The attack could not be tried, or its control check shows that a success would not have been noticed.
     Untried(String),
 }
 
@@ -37,7 +38,7 @@ impl From<&str> for Failure {
     }
 }
 
-/// Fails if the attack reached something.
+/// Fails if the attack reached its target.
 pub fn must_not(reached: bool, what: &str) -> Result<(), Failure> {
     match reached {
         true => Err(Failure::NotHeld(what.to_owned())),
@@ -45,7 +46,7 @@ pub fn must_not(reached: bool, what: &str) -> Result<(), Failure> {
     }
 }
 
-/// Fails if the control of an attack did not work, so that the attack proves nothing.
+/// Fails if the control check of an attack did not work, because then the attack proves nothing.
 pub fn control(worked: bool, what: &str) -> Result<(), Failure> {
     match worked {
         true => Ok(()),
@@ -53,13 +54,13 @@ pub fn control(worked: bool, what: &str) -> Result<(), Failure> {
     }
 }
 
-/// An attack. Each one also has a control, which shows that a success of the attack would be noticed.
+/// An attack. Each one also has a control check, which shows that a success would be noticed.
 type Attack = fn(&Scene) -> Result<(), Failure>;
 
-/// A hole: its name, what must hold, and the attack.
+/// A security hole: its name, the property that must hold, and the attack.
 struct Hole(&'static str, &'static str, Attack);
 
-/// All holes, in the order in which they are tried.
+/// All attacks, in the order in which they are tried.
 const HOLES: &[Hole] = &[
     Hole(
         "cloned-configuration",
@@ -173,7 +174,7 @@ const HOLES: &[Hole] = &[
     ),
 ];
 
-/// Tries the holes that were named, or all of them.
+/// Tries the named attacks, or all of them.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let (binary, names) = match words {
         ["--binary", path, names @ ..] => (Some(PathBuf::from(path)), names),

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: speed and memory of the release binary, compared to their goals. Compared values are measured
-//! alternately in one run, so that a busy machine slows both.
+//! `cargo xtask bench`: measures speed and memory of the release binary and compares them with goals. Compared values are measured
+//! alternately in one run, so that a busy machine affects both.
 
 mod cloud;
 mod decode;
@@ -28,17 +28,17 @@ use report::Row;
 
 /// The environment of a measurement.
 pub struct Bench {
-    /// The workspace.
+    /// Directory of the workspace.
     pub root: PathBuf,
-    /// The release binary.
+    /// Path of the release binary.
     pub product: PathBuf,
     /// A directory for the data of the measurements, usually on a real disk.
     pub disk: PathBuf,
 }
 
 impl Bench {
-    /// Builds the binary; its directory is usually on a real disk. In a repository every loop would start git, so then it is
-    /// the temporary directory, unless that is in memory.
+    /// Builds the binary. The data is stored beside it, which is usually on a real disk. If that is inside a repository, where
+    /// every loop would start git, the temporary directory is used, unless it is in memory.
     pub fn build(root: &Path) -> Result<Self, String> {
         let product = product::build(root)?;
         let beside = product.parent().unwrap_or(root).to_owned();
@@ -57,7 +57,7 @@ impl Bench {
     }
 }
 
-/// The measurements by name, in their order.
+/// A measurement, which returns rows of the report.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
 const MEASURES: [(&str, Measure); 16] = [
     ("iteration", iterations::many),
@@ -78,7 +78,7 @@ const MEASURES: [(&str, Measure); 16] = [
     ("cloud", cloud::measure),
 ];
 
-/// Runs the named measurements, or all. A missed goal is a failure only with `--strict`.
+/// Runs the named measurements, or all. A missed goal is an error only with `--strict`.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let args = BenchArgs::parse(words)?;
     if cfg!(debug_assertions) {
@@ -106,10 +106,10 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Some code of the product is measured in this process, so it must be built like the product.
+/// Runs this program again, built like the product, because some code of the product is measured in this process.
 fn run_optimised(root: &Path, words: &[&str]) -> Result<(), String> {
     let mut again = cargo(root);
-    // Without default features it needs no crate that changes how the crates of the product are built.
+    // Without default features, no dependency changes how the crates of the product are built.
     let package = ["--package", "xtask", "--no-default-features"];
     again.args(["run", "--quiet", "--release"]).args(package);
     succeeds(again.args(["--", "bench"]).args(words))

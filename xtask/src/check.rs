@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::{cargo, tidy};
 
-/// The variable with the number of tests that the test harness runs at once.
+/// Environment variable with the number of tests that the test harness runs in parallel.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// Runs every step, each with its time, and stops at the first that fails.
+/// Runs every step, prints its duration, and stops at the first failure.
 pub fn run(root: &Path) -> Result<(), String> {
     let started = Instant::now();
     step("fmt", || cargo_step(root, &["fmt", "--all", "--check"]))?;
@@ -28,8 +28,8 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs all tests with nextest if it is installed, because a test in its own process inherits no files of others. Otherwise
-/// runs them with `cargo test`.
+/// Runs all tests with nextest if it is installed, because there each test is a process that inherits no open files of other
+/// tests. Otherwise uses `cargo test`.
 fn run_tests(root: &Path) -> Result<(), String> {
     let nextest = cargo(root).args(["nextest", "--version"]).output();
     if nextest.is_ok_and(|output| output.status.success()) {
@@ -48,7 +48,7 @@ fn run_tests(root: &Path) -> Result<(), String> {
     succeeds(&mut test)
 }
 
-/// Most tests wait for child processes, so more of them than there are cores run at once.
+/// Returns the number of tests to run in parallel: more than the number of cores, because most tests wait for child processes.
 fn test_threads() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores * 4).to_string()

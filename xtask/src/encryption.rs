@@ -7,14 +7,14 @@ use tachikoma_loop_runner::store::encryption::{Encryption, KeySource};
 
 use crate::product::text;
 
-/// The file with the key, in the working directory.
+/// Name of the key file in the working directory.
 pub const KEY_FILE: &str = "key.txt";
 
-/// A key that protects nothing.
+/// Key for tests. It protects no real data.
 pub const KEY: &str =
     "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n";
 
-/// Returns the encryption of a loop.
+/// Returns the `Encryption` of a loop in a working directory.
 pub fn encryption_of(working_dir: &Path) -> Encryption {
     let key = working_dir.join(KEY_FILE);
     if !key.exists() {
@@ -27,7 +27,7 @@ pub fn encryption_of(working_dir: &Path) -> Encryption {
     })
 }
 
-/// Writes the key for settings that need it.
+/// Writes the key file if the settings use it.
 pub fn lay_key(dir: &Path, settings: &str) -> Result<(), String> {
     if settings.contains(KEY_FILE) {
         fs::write(dir.join(KEY_FILE), KEY).map_err(text)?;

@@ -37,7 +37,7 @@ usage: cargo xtask <chore>
   picture    the README's picture, from a run of the demonstration
 ";
 
-/// A chore with its arguments.
+/// A subcommand of xtask with its arguments.
 type Chore = fn(&Path, &[&str]) -> Result<(), String>;
 
 fn main() -> ExitCode {
@@ -49,10 +49,10 @@ fn main() -> ExitCode {
         ["size"] => (|root, _| size::run(root), &[]),
         ["licences"] => (|root, _| licences::run(root), &[]),
         ["bench", rest @ ..] => (bench::run, rest),
-        // A role of this program: the supervisor to compare with.
+        // This program is started again as the minimal supervisor of a benchmark.
         ["bench-loop", rest @ ..] => (|_, words| bench::restart::bare_loop(words), rest),
         ["attack", rest @ ..] => (attack::run, rest),
-        // A role of this program: the server of an attack.
+        // This program is started again as the server of an attack.
         ["fake-opencode", ..] => return tachikoma_testkit::fake_opencode::main(),
         ["soak", rest @ ..] => (soak::run, rest),
         ["real-agents", rest @ ..] => (real_agents::run, rest),
@@ -76,10 +76,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the workspace: the directory above the package that cargo runs.
+/// Returns the workspace: the parent directory of the package that cargo runs.
 ///
-/// Read at run time, not at compile time: work trees with a shared target directory also
-/// share this binary, and each must check itself.
+/// The path is read at run time, because work trees with a shared target directory also share this binary, and each must check itself.
 fn root() -> Result<PathBuf, String> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     package
@@ -87,7 +86,7 @@ fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| "started without cargo; call `cargo xtask`".into())
 }
 
-/// Returns the cargo that started us, in the workspace.
+/// Returns a command with the cargo that started this program, in the workspace.
 fn cargo(root: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);

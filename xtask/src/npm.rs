@@ -1,4 +1,4 @@
-//! Packages from npm: pinned, with the checksums of a lock file, without scripts, in the target directory.
+//! Installs packages from npm into the target directory: pinned versions, with the checksums of a lock file, without install scripts.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::product::{Live, text};
 
-/// An agent has 100 MB.
+/// Time limit of an installation. An agent has 100 MB.
 const INSTALL_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Returns the target directory: the one above that of this program.
+/// Returns the target directory: the parent of the directory of this program.
 pub fn target_dir() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(text)?;
     let target = this.parent().and_then(Path::parent);
@@ -22,8 +22,7 @@ pub fn ci(dir: &Path) -> Result<(), String> {
     run(dir, "ci")
 }
 
-/// Installs the packages of the lock file in `dir`, and those that it leaves open: packages for other platforms than
-/// that of the lock file.
+/// Installs the packages of the lock file in `dir`, and packages for other platforms that the lock file does not contain.
 pub fn install(dir: &Path) -> Result<(), String> {
     run(dir, "install")
 }

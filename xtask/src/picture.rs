@@ -1,14 +1,14 @@
-//! `cargo xtask picture`: runs the demo and draws its output, for the README.
+//! `cargo xtask picture`: runs the demo and draws its output as an image for the README.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::cargo;
 
-/// The size of a character cell, in pixels, for a 13 px monospace font.
+/// Width and height of a character in pixels, for a 13 px monospace font.
 const CELL: (usize, usize) = (8, 18);
 
-/// The margin in pixels.
+/// Margin of the image in pixels.
 const MARGIN: usize = 16;
 
 /// Runs `tachikoma demo` and writes `docs/demo.svg`.
@@ -36,7 +36,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     std::fs::write(&path, svg(&lines)).map_err(|error| format!("write {}: {error}", path.display()))
 }
 
-/// Draws lines like a terminal.
+/// Draws lines of text like a terminal.
 fn svg(lines: &[&str]) -> String {
     let columns = lines
         .iter()

@@ -1,4 +1,4 @@
-//! The release binary, in its own directories.
+//! Runs the release binary in its own directories.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -12,16 +12,16 @@ use tempfile::TempDir;
 
 use crate::cargo;
 
-/// Short compared to all waits, long compared to the cost of a check.
+/// Interval between checks: short compared to all waits, long compared to the cost of a check.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Prefixes of variables that would bring in settings of the machine.
+/// Prefixes of environment variables that would bring in settings of the machine.
 const FOREIGN_PREFIXES: [&str; 3] = ["TACHIKOMA_", "XDG_", "GIT_"];
 
-/// The name of the prompt in every ground.
+/// Name of the prompt file in every `Ground`.
 pub const PROMPT: &str = "prompt.md";
 
-/// The `tmpfs` of every Linux.
+/// Mount point of a `tmpfs` on Linux.
 pub const MEMORY: &str = "/dev/shm";
 
 /// Builds the release binary and returns its path.
@@ -39,7 +39,7 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     executable(&text).ok_or_else(|| "cargo does not say where the binary is".into())
 }
 
-/// Returns the binary in cargo's messages.
+/// Returns the path of the binary from the messages of cargo.
 fn executable(messages: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -48,7 +48,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
     })
 }
 
-/// A new directory with a prompt, and a runtime directory and a home beside it. Removed when dropped.
+/// A new directory with a prompt, beside a runtime directory and a home. All are removed when dropped.
 #[derive(Debug)]
 pub struct Ground {
     product: PathBuf,
@@ -58,7 +58,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes one below `parent`. The runtime directory's path is short, as sockets need it.
+    /// Creates the directories below `parent`. The path of the runtime directory is short, because it contains sockets.
     pub fn new(product: &Path, parent: &Path) -> Result<Self, String> {
         let make = |parent: &Path| {
             let made = tempfile::Builder::new().prefix("tk").tempdir_in(parent);
@@ -80,12 +80,12 @@ impl Ground {
         })
     }
 
-    /// The working directory.
+    /// Returns the working directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Writes the configuration, and trusts it.
+    /// Writes the configuration and trusts it.
     pub fn configure(&self, settings: &str) -> Result<(), String> {
         fs::write(self.path().join("tachikoma.toml"), settings).map_err(text)?;
         let trusted = self.tachikoma(&["trust"]).status().map_err(text)?;
@@ -95,7 +95,7 @@ impl Ground {
             .ok_or_else(|| "`tachikoma trust` failed".to_owned())
     }
 
-    /// Makes the user `nobody` the owner of all of it, with a copy of the binary that this user can run.
+    /// Makes the user `nobody` the owner of all files, with a copy of the binary that this user can run.
     pub fn hand_to_nobody(&mut self) -> Result<(), String> {
         let copy = self.path().join("tachikoma");
         fs::copy(&self.product, &copy).map_err(text)?;
@@ -107,17 +107,17 @@ impl Ground {
         Ok(())
     }
 
-    /// The binary.
+    /// Returns the path of the binary.
     pub fn product(&self) -> &Path {
         &self.product
     }
 
-    /// Returns a `tachikoma` command without output.
+    /// Returns a `tachikoma` command that prints nothing.
     pub fn tachikoma(&self, words: &[&str]) -> Command {
         self.quietly(&self.product, words)
     }
 
-    /// Returns a command of another program, in the same environment.
+    /// Returns a command of another program in the same environment, which prints nothing.
     pub fn quietly(&self, program: &Path, words: &[&str]) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -131,7 +131,7 @@ impl Ground {
             .current_dir(self.path())
             .env("HOME", self.home.path())
             .env("XDG_RUNTIME_DIR", self.runtime.path())
-            // The agents of soaks and benchmarks do nothing, as often as they are started.
+            // The agents of soaks and benchmarks may be started without a limit.
             .env("TACHIKOMA_MAX_ITERATIONS", "0")
             .env("TACHIKOMA_STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS", "0")
             .stdin(Stdio::null())
@@ -145,7 +145,7 @@ impl Ground {
         self.path().join(name).exists()
     }
 
-    /// Ends a running loop, and waits for its end.
+    /// Stops a running loop and waits for its end.
     pub fn stop(&self, runner: Live) -> Result<(), String> {
         self.tachikoma(&["stop", "--now"]).status().map_err(text)?;
         runner.wait(Duration::from_secs(20)).map(|_| ())
@@ -169,23 +169,23 @@ impl Live {
         self.0.id()
     }
 
-    /// Returns its output, if it is piped; once.
+    /// Returns the stdout of the process if it is piped. Only the first call returns it.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
     }
 
-    /// Returns whether it has ended.
+    /// Returns whether the process has ended.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Ends it with SIGKILL and reaps it.
+    /// Kills the process with SIGKILL and reaps it.
     pub fn kill(mut self) -> Result<(), String> {
         self.0.kill().map_err(text)?;
         self.0.wait().map(|_| ()).map_err(text)
     }
 
-    /// Waits for its end and returns its exit code.
+    /// Waits for the end of the process and returns its exit code.
     pub fn wait(mut self, patience: Duration) -> Result<Option<i32>, String> {
         let mut ended = None;
         await_that("the runner's end", patience, || {
@@ -198,13 +198,13 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // Both fail only if it was reaped before.
+        // Both calls fail only if the process was reaped before.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Waits for a condition, and names it in the error if it does not hold in time.
+/// Waits until a condition is true. The error names the condition if it is not true in time.
 pub fn await_that(
     what: &str,
     patience: Duration,

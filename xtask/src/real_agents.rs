@@ -1,8 +1,8 @@
-//! `cargo xtask real-agents`: real agents in pinned versions, with a scripted model, in a network namespace with only loopback.
-//! No account, no key, no request that leaves the machine.
+//! `cargo xtask real-agents`: runs real agents in pinned versions with a scripted model, in a network namespace with only
+//! loopback. They need no account and no key, and send no request to another machine.
 //!
-//! A check is written like a test: it asserts. One file for each topic, one row in [`CHECKS`]. Work that needs the network or
-//! a compiler happens in [`run`] before the namespace is entered, and its result is passed as an argument.
+//! A check is written like a test, with assertions. Each topic has a file, and each check a row in [`CHECKS`]. Work that needs the
+//! network or a compiler is done in [`run`], outside of the namespace, and its result is passed as an argument.
 
 mod answers;
 mod budget;
@@ -37,16 +37,16 @@ use ground::{Ground, Programs};
 
 use crate::product;
 
-/// Long enough for a busy machine: most take a second or two.
+/// Usual time limit of a check. Most take a second or two; a busy machine is slower.
 const USUAL: Duration = Duration::from_secs(60);
 
-/// A check panics if it fails, and returns a summary.
+/// A check. It panics if it fails, and returns a summary.
 type Check = fn(&Ground) -> String;
 
-/// A check with its name, and the limit of its waits.
+/// A check with its name and the time limit of its waits.
 struct Row(&'static str, Check, Duration);
 
-/// The checks of failures of a model's service are listed with them.
+/// All groups of checks. Checks of failures of the model service are listed in their own files.
 const GROUPS: [&[Row]; 7] = [
     CHECKS,
     errors::CHECKS,
@@ -57,7 +57,7 @@ const GROUPS: [&[Row]; 7] = [
     opencode_kills::CHECKS,
 ];
 
-/// In the order of execution.
+/// General checks, in the order of execution.
 const CHECKS: &[Row] = &[
     Row("simple-text", answers::simple_text, USUAL),
     Row("tools", answers::tools, USUAL),
@@ -115,10 +115,10 @@ const CHECKS: &[Row] = &[
     Row("agent-dies", deaths::agent, USUAL),
 ];
 
-/// Argument of this program in the namespace.
+/// Argument with which this program starts itself in the namespace.
 const INSIDE: &str = "--inside";
 
-/// Argument after it: one long check instead of the usual ones.
+/// Argument after `--inside`: runs one long check instead of the usual ones.
 const FILL: &str = "--fill";
 const KILL: &str = "--kill";
 
@@ -199,7 +199,7 @@ fn known(names: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Runs the checks one after the other, also after a failure, and reports each result.
+/// Runs the checks one after the other, even after a failure, and prints each result.
 fn make(programs: &Programs, names: &[&str]) -> Result<(), String> {
     let started = Instant::now();
     let mut failed = Vec::new();

@@ -1,8 +1,7 @@
-//! `cargo xtask real-runners`: real test runners on small projects with tests of every result, and what is read
-//! from their output. Recordings, in `cargo test`, show the same for the versions of their time.
+//! `cargo xtask real-runners`: runs real test runners on small projects with tests of every result, and checks what is parsed from
+//! their output. Recordings in `cargo test` check the same for older versions.
 //!
-//! One row in [`CHECKS`] for each, and a file with the expected results in `real_runners/expected/`. A missing runner
-//! fails the chore.
+//! Each runner has a row in [`CHECKS`] and a file with the expected results in `real_runners/expected/`. A missing runner is an error.
 
 mod install;
 
@@ -17,20 +16,20 @@ use tachikoma_test_results::{self as results, Format};
 use crate::product::{Live, text};
 use install::Installed;
 
-/// The slowest compiles a small package first.
+/// Time limit of a runner. The slowest one compiles a small package first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Lines of output that are shown of a failed check.
+/// Number of output lines that are shown of a failed check.
 const WORDS_LINES: usize = 15;
 const WORDS_COLUMNS: usize = 160;
 
-/// The file of a report that is not the runner's output.
+/// Name of the report file, if the report is not the runner's output.
 const REPORT: &str = "report.xml";
 
 /// A runner: its name, its project, its command, and its format.
 struct Row(&'static str, &'static str, &'static [&'static str], Format);
 
-/// In the order of execution. `{PYTHON}`, `{GO}` and `{JS}` are the installed programs.
+/// All runners, in the order of execution. `{PYTHON}`, `{GO}` and `{JS}` are the installed programs.
 const CHECKS: &[Row] = &[
     Row(
         "cargo-test",
@@ -230,7 +229,7 @@ fn make(
         .args(words)
         .current_dir(&dir)
         .stdin(Stdio::null())
-        // In the order of writing; for a document, only its own output.
+        // Stdout and stderr go to one file, in the order of writing. For a document, only stdout is used.
         .stdout(both.try_clone().map_err(text)?)
         .stderr(match format {
             Format::Junit | Format::Jest => Stdio::null(),
@@ -263,7 +262,7 @@ fn shortened(line: &str) -> String {
     line.chars().take(WORDS_COLUMNS).collect()
 }
 
-/// Reads the output twice, with the format and without, and compares it with the expected results.
+/// Parses the output twice, with the format given and with it detected, and compares it with the expected results.
 fn compare(file: &Path, format: Format, dir: &Path, expected: &Path) -> Result<String, String> {
     let read = |hint| results::read_file(file, hint).map_err(|error| chain(&error));
     let mut found = read(None)?;

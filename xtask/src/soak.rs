@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: repeats many times what a test shows once. Each soak reports what it did, and fails if
-//! the machine lacks the means.
+//! `cargo xtask soak`: repeats many times what a test checks once. Each soak prints a summary, and fails if the machine lacks a
+//! required program or permission.
 
 mod audit;
 mod clock;
@@ -31,27 +31,27 @@ use crate::cargo;
 use crate::check::succeeds;
 use crate::real_agents;
 
-/// Loops of the simulation for each round.
+/// Number of simulated loops for each round.
 const LOOPS_PER_ROUND: u32 = 20_000;
 
-/// A load takes as long as this many rounds of the others.
+/// Number of rounds that take as long as one load measurement.
 const ROUNDS_PER_LOAD: u32 = 10;
 
-/// A soak runs this many rounds and returns a summary.
+/// A soak. It runs this many rounds and returns a summary.
 type Soak = fn(&Path, u32) -> Result<String, String>;
 
-/// A soak with its name.
+/// A soak with its name and number of rounds.
 struct Row {
     name: &'static str,
     soak: Soak,
-    /// Rounds by default.
+    /// Default number of rounds.
     rounds: u32,
-    /// Rounds of the sample that every change has to pass; `None` if it would take too long, or needs rights that
-    /// not every machine gives.
+    /// Number of rounds in the sample that every change has to pass; `None` if the soak takes too long or needs rights that not
+    /// every machine has.
     sample: Option<u32>,
 }
 
-/// In the order of execution.
+/// All soaks, in the order of execution.
 const SOAKS: &[Row] = &[
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
@@ -103,7 +103,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the core's simulation with more seeds than a test.
+/// Runs the simulation of the core with more seeds than its test.
 fn simulation(root: &Path, rounds: u32) -> Result<String, String> {
     let loops = rounds.saturating_mul(LOOPS_PER_ROUND).to_string();
     let mut test = cargo(root);
@@ -120,7 +120,7 @@ fn simulation(root: &Path, rounds: u32) -> Result<String, String> {
     Ok(format!("{loops} loops equal their replay"))
 }
 
-/// Reads damaged output of agents, for this many seconds.
+/// Parses damaged output of agents, for this many seconds.
 fn decoder(root: &Path, rounds: u32) -> Result<String, String> {
     let mut test = cargo(root);
     test.args(["test", "--quiet", "--release"])
@@ -131,7 +131,7 @@ fn decoder(root: &Path, rounds: u32) -> Result<String, String> {
     Ok(format!("damaged lines for {rounds} s were all taken"))
 }
 
-/// Repeats the flood and the endless line.
+/// Repeats the memory measurements with a flood of output and an endless line.
 fn loads(root: &Path, rounds: u32) -> Result<String, String> {
     let bench = Bench::build(root)?;
     let times = rounds.div_ceil(ROUNDS_PER_LOAD);
@@ -186,7 +186,7 @@ impl<'a> SoakArgs<'a> {
         Ok(args)
     }
 
-    /// Returns the wanted rounds of a soak; `None` if it is not wanted.
+    /// Returns the number of rounds of a soak; `None` if it is not requested.
     fn rounds_of(&self, row: &Row) -> Option<u32> {
         let named = self.names.is_empty() || self.names.contains(&row.name);
         let usual = if self.sample {

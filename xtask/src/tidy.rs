@@ -22,7 +22,7 @@ use crate::cargo;
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     path: String,
-    /// Counted from 1; 0 is the file as a whole.
+    /// Line number, from 1; 0 means the whole file.
     line: usize,
     rule: String,
 }
@@ -50,10 +50,10 @@ impl fmt::Display for Finding {
 /// A file of the project.
 #[derive(Debug)]
 struct Source {
-    /// Relative to the workspace, with `/`.
+    /// Path relative to the workspace, with `/` as separator.
     path: String,
     size_bytes: u64,
-    /// Invalid UTF-8 is replaced: no rule checks it.
+    /// Content of the file. Invalid UTF-8 is replaced.
     text: String,
 }
 
@@ -76,14 +76,14 @@ impl Tree {
         self.0.iter().filter(|source| source.is_rust())
     }
 
-    /// Rust files below a directory, which ends with `/`.
+    /// Returns the Rust files below a directory, which ends with `/`.
     fn rust_below(&self, directory: &str) -> impl Iterator<Item = &Source> {
         self.rust()
             .filter(move |source| source.path.starts_with(directory))
     }
 }
 
-/// A rule of the sources alone.
+/// A rule that needs only the sources.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 const RULES: [Rule; 20] = [
@@ -109,7 +109,7 @@ const RULES: [Rule; 20] = [
     messages::quoted_ones_are_printed,
 ];
 
-/// Prints every finding; fails if there is one.
+/// Prints all findings. Fails if there are any.
 pub fn run(root: &Path) -> Result<(), String> {
     let tree = read_tree(root)?;
     let metadata = read_metadata(root)?;
@@ -127,7 +127,7 @@ pub fn run(root: &Path) -> Result<(), String> {
 
 fn read_tree(root: &Path) -> Result<Tree, String> {
     let mut git = Command::new("git");
-    // In CI the checkout may belong to another user than the build.
+    // In CI the checkout may belong to another user than the build process, which git would refuse.
     git.args(["-c", "safe.directory=*", "ls-files", "-z"]);
     git.args(["--cached", "--others"]);
     let names = output_of(git.arg("--exclude-standard").current_dir(root))?;
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use tachikoma_testkit::Scratch;
 
-    /// A tree of small inputs.
+    /// Creates a tree from small inputs.
     pub(super) fn tree(files: &[(&str, &str)]) -> Tree {
         let source = |&(path, text): &(&str, &str)| Source {
             path: path.into(),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn new_files_count_but_ignored_and_removed_ones_do_not() {
+    fn new_files_are_checked_but_ignored_and_removed_ones_are_not() {
         let scratch = Scratch::with_git();
         scratch.write(".gitignore", "ignored/\n");
         scratch.write("ignored/a.rs", "");

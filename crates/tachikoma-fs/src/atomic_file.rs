@@ -1,4 +1,4 @@
-//! Atomic files: written under a unique temporary name, then renamed.
+//! Writes files atomically: under a unique temporary name, which is then renamed.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,9 +13,9 @@ const TEMP_SUFFIX: &str = ".tmp";
 /// Whether a file must be synced to disk before the function that writes it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// No: the content can be restored from the journal.
+    /// No sync is needed, because the content can be restored from the journal.
     Lazy,
-    /// Yes: a person may read it next, or the machine may be switched off.
+    /// The file is synced, because a user may read it next, or the machine may be switched off.
     Synced,
 }
 
@@ -29,7 +29,7 @@ pub fn write_whole(path: &Path, bytes: &[u8], durability: Durability) -> Result<
         Ok(mark)
     });
     if written.is_err() {
-        // A partial file is useless.
+        // A partial file is useless, so it is removed.
         let _ = std::fs::remove_file(&temporary);
         return written;
     }
@@ -67,7 +67,7 @@ fn write_to(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMar
 /// Maximum number of different copies that are kept beside one file with the same suffix.
 const COPIES_MAX: u32 = 100;
 
-/// Keeps a copy of a file beside it, with `suffix` after its name. An existing file stays: if its content differs,
+/// Copies a file to the same directory, with `suffix` after its name. An existing file is not overwritten: if its content differs,
 /// the copy gets a number.
 pub fn keep_beside(path: &Path, suffix: &str) -> Result<(), FsError> {
     for number in 0..COPIES_MAX {
@@ -117,13 +117,13 @@ pub fn copy_new(from: &Path, to: &Path) -> Result<(), FsError> {
         .map_err(FsError::io("copy", from))
         .and_then(|_| target.sync_all().map_err(FsError::sync(to)));
     if copied.is_err() {
-        // A partial copy is useless.
+        // A partial copy is useless, so it is removed.
         let _ = std::fs::remove_file(to);
     }
     copied
 }
 
-/// Identifies a version of a file without reading it: device, inode, size, time of the last change.
+/// Identifies a version of a file without reading it, by device, inode, size and time of the last change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileMark(u64, u64, u64, (i64, i64));
 
@@ -153,7 +153,7 @@ pub fn unique_of(name: &str) -> Option<&str> {
     (unique.len() == 32 && uuid::Uuid::try_parse(unique).is_ok()).then_some(unique)
 }
 
-/// Removes temporary files of killed writers from the directory of `path`. The lock of the working directory must be held.
+/// Removes temporary files of killed processes from the directory of `path`. The caller must hold the lock of the working directory.
 pub fn remove_remains(path: &Path) {
     let entries = path.parent().and_then(|dir| std::fs::read_dir(dir).ok());
     for entry in entries.into_iter().flatten().flatten() {
@@ -182,6 +182,9 @@ mod tests {
         assert_eq!(read("file.v1.1"), "kept before");
         assert_eq!(read("file.v1.2"), "old");
         keep_beside(&at("file"), ".v1").unwrap();
-        assert!(!at("file.v1.3").exists(), "it is there already");
+        assert!(
+            !at("file.v1.3").exists(),
+            "a copy with this content exists already"
+        );
     }
 }

@@ -17,29 +17,29 @@ use rustix::fs::{Mode, OFlags};
 
 pub use names::{printable, relative_to};
 
-/// Directory below the working directory that holds all files of Tachikoma. Other tools may use it too.
+/// Name of the directory below the working directory that contains all files of Tachikoma. Other tools may use it, too.
 pub const RALPH_DIR: &str = ".ralph";
 
-/// Something on disk could not be read or written.
+/// A file or directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
     /// An operation on a file failed.
     #[error("{action} {}", path.display())]
     Io {
-        /// The operation.
+        /// Name of the operation.
         action: &'static str,
-        /// The path.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// The cause.
+        /// The I/O error.
         #[source]
         source: io::Error,
     },
     /// A sync failed. It is never retried: after a failed sync the content on disk is unknown.
     #[error("sync {}", path.display())]
     Sync {
-        /// The path.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// The cause.
+        /// The I/O error.
         #[source]
         source: io::Error,
     },
@@ -63,8 +63,8 @@ impl FsError {
     }
 }
 
-/// Makes a directory and its parents, for the owner alone. One that is there already must not be a symbolic link: what
-/// is written would go to its target.
+/// Creates a directory and its parents, accessible only by the owner. An existing directory must not be a symbolic link, because
+/// files would be written to its target.
 pub fn make_dir(path: &Path) -> Result<(), FsError> {
     DirBuilder::new()
         .recursive(true)
@@ -74,9 +74,9 @@ pub fn make_dir(path: &Path) -> Result<(), FsError> {
     refuse_link(path)
 }
 
-/// Checks a directory of ours that may exist already: no part of its path from `.ralph` on is a symbolic link, and
-/// only the owner can access it. `.ralph` itself keeps its mode, because other tools may use it. Directories outside of it
-/// are the user's responsibility.
+/// Checks a directory of Tachikoma that may exist already: no part of its path from `.ralph` on is a symbolic link, and only the
+/// owner can access it. `.ralph` itself keeps its mode, because other tools may use it. Directories outside of it are the user's
+/// responsibility.
 pub fn check_dir(working_dir: &Path, dir: &Path) -> Result<(), FsError> {
     let ralph = working_dir.join(RALPH_DIR);
     let Ok(below) = dir.strip_prefix(&ralph) else {
@@ -118,12 +118,12 @@ fn refuse_link(path: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Removes the permissions of all but the owner, if this user owns the directory.
+/// Removes the permissions of the group and of others, if this user owns the directory.
 fn make_private(dir: &Path) -> Result<(), FsError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let failed = |errno: rustix::io::Errno| FsError::io("use directory", dir)(errno.into());
     let Ok(opened) = rustix::fs::open(dir, flags, Mode::empty()) else {
-        // Not a directory, or not ours: the next write there reports that.
+        // This is not a directory, or another user owns it. The next write there reports that.
         return Ok(());
     };
     let stat = rustix::fs::fstat(&opened).map_err(failed)?;
@@ -134,7 +134,7 @@ fn make_private(dir: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Returns options to open a file of ours: for the owner alone, and never through a symbolic link.
+/// Returns options to open a file of Tachikoma: accessible only by the owner, and never through a symbolic link.
 pub fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     let no_follow = OFlags::NOFOLLOW.bits();
@@ -144,7 +144,7 @@ pub fn private() -> OpenOptions {
     options
 }
 
-/// Makes the entries of a directory durable.
+/// Syncs a directory, so that its entries are on disk.
 pub fn sync_dir(path: &Path) -> Result<(), FsError> {
     std::fs::File::open(path)
         .and_then(|dir| dir.sync_all())

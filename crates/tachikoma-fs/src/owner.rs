@@ -1,5 +1,5 @@
-//! Checks of owners. A parent of the working directory may be writable by others, so a file there is used only if it belongs
-//! to this user or to root.
+//! Checks the owners of files. Other users may be able to write to a parent of the working directory, so a file there is used only
+//! if it belongs to this user or to root.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -20,7 +20,7 @@ pub fn is_ours(uid: u32) -> bool {
 /// Checks that a file belongs to this user or to root.
 ///
 /// # Errors
-/// It belongs to another user: [`ErrorKind::PermissionDenied`].
+/// The file belongs to another user: [`ErrorKind::PermissionDenied`].
 pub fn check(there: &Metadata) -> io::Result<()> {
     if is_ours(there.uid()) {
         return Ok(());
@@ -29,16 +29,16 @@ pub fn check(there: &Metadata) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, what))
 }
 
-/// Write permission of the group and of others.
+/// Mode bits for write permission of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// Sticky bit: in a directory with it, such as `/tmp`, users cannot rename or delete files of other users.
 const STICKY: u32 = 0o1000;
 
-/// Makes a directory for sockets or temporary state, if it does not exist, and checks that only this user can change what is in it.
+/// Creates a directory for sockets or temporary state, unless it exists, and checks that only this user can change its content.
 ///
 /// # Errors
-/// It belongs to another user, or other users can write to it, or they can replace it because they can write to the directory above.
+/// The directory belongs to another user, other users can write to it, or they can replace it because they can write to its parent.
 pub fn make_private_dir(dir: &Path) -> Result<(), FsError> {
     make_dir(dir)?;
     let look = |path: &Path| std::fs::metadata(path).map_err(FsError::io("use directory", path));
@@ -61,7 +61,7 @@ pub fn make_private_dir(dir: &Path) -> Result<(), FsError> {
         if mode & OTHERS_WRITE != 0 && mode & forgiven == 0 {
             let mode = mode & 0o7777;
             let mut cause = format!("other users can write to it (mode {mode:04o})");
-            // A shared directory of the system keeps its mode.
+            // The mode of a shared directory of the system, such as `/tmp`, is not changed.
             if there.uid() == rustix::process::geteuid().as_raw() && path != Path::new("/tmp") {
                 cause.push_str(&format!("; `chmod go-w {}` closes it", path.display()));
             }
@@ -74,7 +74,7 @@ pub fn make_private_dir(dir: &Path) -> Result<(), FsError> {
 /// Checks that `.ralph` and the files by which loops are found belong to this user or to root.
 ///
 /// # Errors
-/// Something there belongs to another user.
+/// A file or directory there belongs to another user.
 pub fn check_ralph(working_dir: &Path) -> Result<(), FsError> {
     let ralph = working_dir.join(RALPH_DIR);
     let found = FOUND_BY.iter().map(|name| ralph.join(name));

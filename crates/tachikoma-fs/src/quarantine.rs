@@ -1,4 +1,4 @@
-//! Moves unreadable files out of the way, into `.ralph/quarantine`, instead of overwriting them.
+//! Moves unreadable files to `.ralph/quarantine` instead of overwriting them.
 
 use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,24 +9,24 @@ use crate::{FsError, RALPH_DIR, atomic_file, make_dir, private, sync_dir};
 /// Name of the quarantine directory in `.ralph`.
 const NAME: &str = "quarantine";
 
-/// Maximum number of files in quarantine. A person would not look through more.
+/// Maximum number of files in quarantine. A user would not read more.
 const THINGS_MAX: usize = 100;
 
-/// Maximum size of the quarantine: several journal segments. An agent that keeps damaging files must not fill the disk.
+/// Maximum size of the quarantine in bytes. An agent that keeps damaging files must not fill the disk.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// A directory with more entries counts as too large. Counting further would take too long.
+/// Maximum number of entries that are counted in a directory. A directory with more counts as too large.
 const ENTRIES_MAX: u32 = 10_000;
 
-/// Maximum number of deleted files that a message names. It only counts the others.
+/// Maximum number of deleted files that a message names. The others are only counted.
 const NAMED_MAX: usize = 3;
 
-/// Returns the quarantine of a working directory.
+/// Returns the quarantine directory of a working directory.
 pub fn dir(working_dir: &Path) -> PathBuf {
     working_dir.join(RALPH_DIR).join(NAME)
 }
 
-/// Makes the quarantine. A file in its place is renamed.
+/// Creates the quarantine directory. A file at its path is renamed.
 fn make(working_dir: &Path) -> Result<PathBuf, FsError> {
     let dir = dir(working_dir);
     if in_the_way(&dir) {
@@ -54,7 +54,7 @@ pub fn quarantine_as(working_dir: &Path, path: &Path, was: &Path) -> Result<Path
     Ok(place)
 }
 
-/// Copies a file into the quarantine of the working directory. The original stays, because a part of it is still needed.
+/// Copies a file into the quarantine of the working directory. The original is not removed, because a part of it is still needed.
 pub fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), FsError> {
     let dir = make(working_dir)?;
     let place = free_name(path, &dir)?;
@@ -85,15 +85,15 @@ pub fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(), FsErro
 
 /// A file or directory in quarantine.
 struct Thing {
-    /// When it was put there, and its number among files of the same name: together they give the order.
+    /// Time when the file was moved to the quarantine, and its number among files of the same name. Together they define the order.
     came: ((i64, i64), u32),
     name: String,
     bytes: u64,
 }
 
-/// Deletes the oldest files in quarantine if there are too many, or if they are too large together. The newest one always stays,
-/// because its path was just reported. Returns a message if files were deleted.
-/// The lock of the working directory must be held.
+/// Deletes the oldest files in quarantine if there are too many or their total size is too large. The newest file is never
+/// deleted, because its path was just reported. Returns a message if files were deleted. The caller must hold the lock of the
+/// working directory.
 pub fn bound(working_dir: &Path) -> Option<String> {
     let dir = dir(working_dir);
     let mut things = things(&dir);
@@ -155,13 +155,13 @@ fn things(dir: &Path) -> Vec<Thing> {
     entries.filter_map(thing).collect()
 }
 
-/// Returns the number at the end of a name that this module made.
+/// Returns the number at the end of a file name in quarantine; `None` if it has none.
 pub fn number_of(name: &str) -> Option<u32> {
     let (_, number) = name.rsplit_once('.')?;
     number.parse().ok()
 }
 
-/// Returns the size in bytes, with everything below it. Links are not followed.
+/// Returns the size in bytes of a file, or of a directory with all its content. Links are not followed.
 pub fn size(path: &Path) -> u64 {
     let mut bytes = 0_u64;
     let mut entries = 0_u32;
@@ -185,8 +185,8 @@ pub fn size(path: &Path) -> u64 {
     bytes
 }
 
-/// Makes the directories from `.ralph` down to `dir`, for the owner alone. A file in the place of one of them is moved to
-/// the quarantine; a file in the place of `.ralph` is renamed.
+/// Creates the directories from `.ralph` down to `dir`, accessible only by the owner. A file at the path of one of them is moved
+/// to the quarantine; a file at the path of `.ralph` is renamed.
 pub fn remake_dirs(working_dir: &Path, dir: &Path) -> Result<(), FsError> {
     let ralph = working_dir.join(RALPH_DIR);
     let below = dir.strip_prefix(&ralph).unwrap_or(Path::new(""));
@@ -215,8 +215,8 @@ fn move_to_free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
     Ok(place)
 }
 
-/// Returns a free name with a number above all others, so that names sort by age. The working
-/// directory is locked, so no other process of ours takes the name.
+/// Returns an unused name with a number above all others, so that names sort by age. The working directory is locked, so no other
+/// Tachikoma process uses the name meanwhile.
 fn free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -236,7 +236,7 @@ fn free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
 mod tests {
     use super::*;
 
-    /// Puts a sparse file of that many bytes in quarantine.
+    /// Creates a sparse file of the given size in quarantine.
     fn put(working_dir: &Path, bytes: u64) -> PathBuf {
         let path = working_dir.join("thing");
         let file = std::fs::File::create(&path).unwrap();

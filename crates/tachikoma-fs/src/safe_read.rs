@@ -1,4 +1,4 @@
-//! Bounded reads of our own files in directories that others can write to. Links are not followed, and a named pipe does not block.
+//! Bounded reads of Tachikoma's files in directories that others can write to. Links are not followed, and a named pipe does not block.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -10,11 +10,11 @@ use rustix::fs::{Mode, OFlags};
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// It cannot be opened. [`ErrorKind::InvalidData`] if it is not a regular file.
+/// The file cannot be opened. [`ErrorKind::InvalidData`] if it is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Opening a device can have an effect, or fail with a useless error, so the kind is checked first.
+    // Opening a device can have an effect, or fail with a useless error, so the file type is checked first.
     check(&std::fs::symlink_metadata(path)?)?;
-    // NONBLOCK: a named pipe may have replaced the file after the check, and opening it would wait for a writer.
+    // NONBLOCK is set, because a named pipe may have replaced the file after the check, and opening it would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
     check(&file.metadata()?)?;
@@ -24,7 +24,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Opens a regular file of this user or of root.
 ///
 /// # Errors
-/// As [`open`]; a file of another user is [`ErrorKind::PermissionDenied`].
+/// The same errors as [`open`]. A file of another user is [`ErrorKind::PermissionDenied`].
 pub fn open_own(path: &Path) -> io::Result<File> {
     let file = open(path)?;
     crate::owner::check(&file.metadata()?)?;
@@ -34,16 +34,16 @@ pub fn open_own(path: &Path) -> io::Result<File> {
 /// Reads a regular file of at most `max` bytes.
 ///
 /// # Errors
-/// It cannot be read. [`ErrorKind::InvalidData`] if it is not a regular file, or is larger.
+/// The file cannot be read. [`ErrorKind::InvalidData`] if it is not a regular file, or is larger.
 pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     read_all(open(path)?, max)
 }
 
-/// Reads a secret of at most `max` bytes from a regular file that only its owner can access. Symbolic links are followed: the
-/// user named the path.
+/// Reads a secret of at most `max` bytes from a regular file that only its owner can access. Symbolic links are followed, because
+/// the user configured the path.
 ///
 /// # Errors
-/// It cannot be read. A file of another kind, size or mode is [`ErrorKind::InvalidData`].
+/// The file cannot be read. A file of another type, size or mode is [`ErrorKind::InvalidData`].
 pub fn read_secret(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     // Without NONBLOCK, opening a named pipe would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -1,16 +1,16 @@
-//! Files that the user names: symbolic links are followed, and anything but a regular file is refused.
+//! Opens files that the user names. Symbolic links are followed, and only regular files are accepted.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Reads a file up to one byte more than `bytes_max`, so that the caller can tell that it is too large.
+/// Reads up to one byte more than `bytes_max` from a file, so that the caller can detect that it is too large.
 pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_head(open_file(path)?, bytes_max)
 }
 
-/// Opens a regular file for reading. Does not wait for the writer of a named pipe.
+/// Opens a regular file for reading. Does not block on a named pipe.
 pub fn open_file(path: &Path) -> io::Result<File> {
     let no_wait = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options()

@@ -31,19 +31,19 @@ pub use copied::{copied_ref, look};
 pub use unpack::MARK;
 pub use unpack::{InTheWay, Merge, Unpacked, unpack};
 
-/// Returns the reference that HEAD of a backup gets in the repository into which it is restored.
+/// Returns the reference that names HEAD of the backup in the repository into which the backup is restored.
 #[must_use]
 pub fn restored_head(loop_id: LoopId) -> String {
     format!("{}/{RESTORED}", snapshots::below(loop_id))
 }
 
-/// Name of that reference, below the references of the loop.
+/// Name of the reference of a restored HEAD, below the references of the loop.
 const RESTORED: &str = "restored-head";
 
-/// Packing a repository of the maximum size takes half a minute on a slow machine.
+/// Timeout for packing. A repository of the maximum size takes half a minute on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Attempts while commits are made or iterations begin. Both take longer than one attempt.
+/// Number of attempts if references change while git packs. A commit or the start of an iteration can change them.
 const ATTEMPTS: u32 = 3;
 
 /// The loop and the work tree to pack.
@@ -51,9 +51,9 @@ const ATTEMPTS: u32 = 3;
 pub struct BundleSource {
     /// The working directory of the loop.
     pub working_dir: PathBuf,
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
-    /// The `PATH` in which git is searched.
+    /// The `PATH` in which git is searched; `None` = that of this process.
     pub search_path: Option<OsString>,
     /// Environment variables that are removed for git.
     pub hidden: Vec<OsString>,
@@ -68,12 +68,12 @@ pub enum Bundled {
     Nothing,
     /// The repository was packed into a bundle.
     At {
-        /// The file.
+        /// Path of the bundle.
         path: PathBuf,
         /// Why uncommitted changes are not in the bundle; `None` if they are.
         without_tree: Option<String>,
     },
-    /// There is a repository, but it could not be packed; holds the reason.
+    /// The repository could not be packed, for this reason.
     Without(String),
 }
 
@@ -87,7 +87,7 @@ impl Bundled {
         }
     }
 
-    /// Returns what a backup with this bundle does not contain, and why.
+    /// Returns a description of what is missing in a backup with this bundle, and why; `None` if nothing is.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {
         match self {
@@ -101,7 +101,7 @@ impl Bundled {
     }
 }
 
-/// Removes unfinished bundles of processes that died. A running one is not older than the timeout.
+/// Removes unfinished bundles of processes that died: files that are older than the timeout.
 fn remove_remains(loop_dir: &Path) {
     for entry in std::fs::read_dir(loop_dir).into_iter().flatten().flatten() {
         let modified = entry.metadata().and_then(|there| there.modified());
@@ -113,11 +113,11 @@ fn remove_remains(loop_dir: &Path) {
     }
 }
 
-/// Contents of a bundle.
+/// References that a bundle has to contain.
 struct WantedContent {
-    /// Whether the uncommitted changes are in it.
+    /// Whether uncommitted changes are among them.
     tree: bool,
-    /// The branch that HEAD points to.
+    /// The branch that HEAD points to; `None` if HEAD is detached.
     branch: Option<String>,
     head: Option<String>,
     /// One line for each reference: the commit and the name.
@@ -125,13 +125,13 @@ struct WantedContent {
 }
 
 impl WantedContent {
-    /// Returns whether a bundle with these heads contains everything.
+    /// Returns whether a bundle with these heads contains all wanted references.
     fn is_contained_in(&self, heads: &str) -> bool {
         let heads: BTreeSet<&str> = heads.lines().collect();
         self.listed.iter().all(|line| heads.contains(line.as_str()))
     }
 
-    /// Returns the text that is stored to recognize an unchanged bundle.
+    /// Returns the text that is stored beside the bundle, to recognize later that nothing has changed.
     fn record(&self, sum: &str) -> String {
         format!("{sum}\n{}\n", self.listed.join("\n"))
     }
@@ -143,8 +143,8 @@ fn sum_of(path: &Path) -> io::Result<String> {
 }
 
 impl BundleSource {
-    /// Packs the repository and its work tree, unless an existing bundle has all of it. `owner` tells who made the changes since
-    /// the last survey. Blocks for a bounded time.
+    /// Packs the repository and its work tree, unless the existing bundle already contains both. `owner` is the owner of changes
+    /// since the last survey. Blocks for a bounded time.
     #[must_use]
     pub fn bundle(
         &self,
@@ -206,8 +206,8 @@ impl BundleSource {
         without("commits are made faster than they can be packed")
     }
 
-    /// Packs what was listed, unless an existing bundle has all of it. Returns `None` if references changed meanwhile: git leaves
-    /// such references out without an error.
+    /// Packs the wanted references, unless the existing bundle contains them. Returns `None` if references changed meanwhile: git
+    /// leaves such references out without an error.
     fn pack_wanted(
         &self,
         git: &Git,
@@ -238,7 +238,7 @@ impl BundleSource {
             }
             let sum = sum_of(&made).map_err(GitError::io("read", &made))?;
             std::fs::rename(&made, &path).map_err(GitError::io("replace", &path))?;
-            // If this fails, the next bundle is packed again.
+            // If this write fails, the next call packs the bundle again.
             let _ =
                 atomic_file::write_whole(&refs, wanted.record(&sum).as_bytes(), Durability::Lazy);
             Ok(Some(Bundled::At { path, without_tree }))
@@ -303,7 +303,7 @@ impl BundleSource {
         let head = verify(git, "HEAD", cancel)?;
         let below = snapshots::below(self.loop_id);
         let refs = snapshots::refs_of(git, self.loop_id, cancel)?.into_iter();
-        // References to earlier restorations and to other work trees are not part of the work.
+        // References to earlier restores and to other work trees are left out.
         let mut listed: Vec<String> = refs
             .filter(|(_, name)| name != RESTORED && (tree || name != copied::COPIED))
             .map(|(commit, name)| format!("{commit} {below}/{name}"))
@@ -328,7 +328,7 @@ fn too_large(bytes: u64) -> Bundled {
     ))
 }
 
-/// Returns the size of all objects of a repository, in bytes. A bundle is hardly larger.
+/// Returns the size in bytes of all objects of a repository. The size of a bundle is similar.
 fn object_bytes(git: &Git, cancel: &CancelToken) -> Result<u64, GitError> {
     let output = git.command("count-objects -v").stdout(cancel)?;
     let output = String::from_utf8_lossy(&output);

@@ -1,4 +1,4 @@
-//! The owner of a change: the loop, or another process. Changes of other processes are never committed.
+//! Finds the owner of each change: the loop or others. Changes of others are never committed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -13,10 +13,10 @@ use super::path::{RepoPath, ancestors};
 use super::work_record::WorkRecord;
 use tachikoma_runtime::clock;
 
-/// Limit for remembered contents. The oldest are forgotten.
+/// Maximum number of remembered contents of files of others. The oldest are dropped.
 const ASIDE_MAX: usize = 10_000;
 
-/// The object ids of an empty file. Empty files are not recognized by their content.
+/// The object ids of an empty file in SHA-1 and SHA-256. Empty files are not recognized by their content.
 const EMPTY_FILES: [&str; 2] = [
     "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391",
     "473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813",
@@ -25,22 +25,22 @@ const EMPTY_FILES: [&str; 2] = [
 /// The owner of the changes that a survey finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeOwner {
-    /// The loop made them: an iteration, or another process of the loop, ran since the last survey.
+    /// The loop made the changes: its agent or another of its processes ran since the last survey.
     Loop,
     /// The user or another process made the changes.
     Others,
-    /// The loop made those up to a time, when its runner and all its processes were dead. The user made the later ones.
+    /// Changes up to this time belong to the loop; its processes had ended then. Later changes belong to others.
     LoopUntil(SystemTime),
     /// Changes before this time belong to others, later ones to the loop.
     LoopSince(SystemTime),
 }
 
-/// A dead runner's processes are gone within this time after its last record, if the guard did not record when.
+/// If the guard recorded no time of death, the processes of a dead runner ended within this time after its last record.
 const DEATH_GRACE: Duration = Duration::from_secs(5);
 
 impl ChangeOwner {
-    /// Returns the owner of the changes since the last survey. `owed` tells whether the loop may have made some of them, `died`
-    /// when its runner died, if known, and `last` is the time of its last record.
+    /// Returns the owner of changes since the last survey. `owed`: whether the loop may have made some of them. `died`: when its
+    /// runner died, if known. `last`: time of its last record.
     #[must_use]
     pub fn since_last_survey(owed: bool, died: Option<SystemTime>, last: Timestamp) -> Self {
         if !owed {
@@ -51,20 +51,20 @@ impl ChangeOwner {
     }
 }
 
-/// What the last survey knew. It tells files that were created since from files that existed and were ignored.
+/// Knowledge from the last survey that distinguishes new files from files that existed but were ignored.
 pub enum Before {
-    /// The rules about ignored files are the same: every new file was created since.
+    /// The ignore rules are the same, so every new file was created since the last survey.
     SameRules,
-    /// The rules changed. `hidden` are the files and directories that were not examined before.
+    /// The ignore rules changed. `hidden` are the files and directories that were ignored at the last survey.
     OtherRules {
         hidden: HashSet<RepoPath>,
         since: Option<i64>,
     },
-    /// The rules of the last survey are unknown. Holds when it began, in nanoseconds of the clock for file times.
+    /// The ignore rules of the last survey are unknown. `since` is when it began, in nanoseconds of the clock for file times.
     Unknown { since: Option<i64> },
 }
 
-/// The owner of the changes, what the last survey knew, and when this survey began, in nanoseconds of the clock for file times.
+/// The owner of changes, the knowledge from the last survey, and when this survey began, in nanoseconds of the clock for file times.
 pub struct Since {
     pub owner: ChangeOwner,
     pub before: Before,
@@ -91,13 +91,13 @@ fn is_born_since(path: &Path, since: Option<i64>) -> bool {
     let since = since.and_then(|nanos| u64::try_from(nanos).ok());
     let born = fs::symlink_metadata(path).and_then(|there| there.created());
     match (since, born) {
-        // File times are up to ten milliseconds late, and no agent starts that soon.
+        // File times are up to ten milliseconds late. No agent starts that quickly after a survey.
         (Some(since), Ok(born)) => born >= UNIX_EPOCH + Duration::from_nanos(since),
         (None, _) | (_, Err(_)) => false,
     }
 }
 
-/// Returns whether a file was last changed at or before a time. For a removed file the directory's time counts.
+/// Returns whether a file was last changed at or before a time. For a removed file, the time of its directory is used.
 pub fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
     let there = path
         .ancestors()
@@ -140,7 +140,7 @@ pub fn attribute(
         let is_loops = match since.owner {
             ChangeOwner::Loop => true,
             ChangeOwner::Others => false,
-            // Files that are uncommitted because HEAD moved have no time.
+            // A file that is uncommitted only because HEAD moved has no usable time.
             ChangeOwner::LoopUntil(death) => {
                 change.is_some() && is_changed_by(&top.join(path.as_path()), death)
             }
@@ -174,8 +174,8 @@ pub fn attribute(
     not_ours
 }
 
-/// Keeps files of others until they are committed or others revert them. The loop may revert or move them, and bring them back
-/// later.
+/// Updates the set of files of others. A file stays in it until it is committed or others revert it, even if the loop reverts or
+/// moves it and restores it later.
 fn follow_theirs(
     work: &mut WorkRecord,
     owner: ChangeOwner,
@@ -205,10 +205,10 @@ fn follow_theirs(
             return true;
         }
         let stays = if was_resting {
-            // The file stays theirs unless a commit contains the remembered content.
+            // The file still belongs to others unless a commit contains the remembered content.
             !after.is_some_and(|after| is_aside(aside, path, after))
         } else {
-            // A clean file that did not change was committed.
+            // A file without a difference to HEAD that did not change was committed.
             owner != ChangeOwner::Others && change.is_some()
         };
         if stays {
@@ -220,7 +220,7 @@ fn follow_theirs(
     });
 }
 
-/// Returns whether a file has a remembered content of others again, at the same path or a new one.
+/// Returns whether a file has a remembered content of others again, at the same path or at a new one.
 fn is_back(work: &WorkRecord, path: &RepoPath, change: &Change) -> bool {
     let Some(after) = change.after.object() else {
         return false;

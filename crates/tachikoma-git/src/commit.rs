@@ -1,4 +1,4 @@
-//! Commits the loop's changes, and only those, with the user's git and hooks.
+//! Commits the changes of the loop, and no others, with the user's git and hooks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::program::{CancelToken, GitError};
 use super::user_index::{CommitError, pathspecs, run_with_index_lock};
 use super::work_tracker::{Survey, WorkTracker};
 
-/// Files in the git directory while an operation is in progress that a commit would become part of.
+/// Files in the git directory that exist during a merge, rebase or similar operation. A commit would become part of it.
 const OPERATIONS: [(&str, &str); 7] = [
     ("MERGE_HEAD", "a merge"),
     ("CHERRY_PICK_HEAD", "a cherry-pick"),
@@ -25,17 +25,17 @@ const OPERATIONS: [(&str, &str); 7] = [
     ("BISECT_LOG", "a bisection"),
 ];
 
-/// A commit that was made.
+/// A commit that the loop made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// The full object id.
+    /// Full object id of the commit.
     pub id: String,
-    /// Number of files in the commit.
+    /// Number of files that the commit changed.
     pub files: usize,
 }
 
-/// Commits the uncommitted changes of the loop that the last survey found. `None` if there are none. Blocks. `limit` is the
-/// timeout for git and its hooks; `None` = no timeout.
+/// Commits the changes of the loop that the last survey found. `None` if there are none. Blocks. `limit` is the timeout for git
+/// and its hooks; `None` = no timeout.
 ///
 /// # Errors
 /// The commit failed, and nothing was committed.
@@ -68,15 +68,15 @@ pub fn commit(
     let committed = commit_files(tracker, &files, message, limit, cancel);
     match committed {
         Ok(()) => after_commit(tracker, &files, cancel).map(Some),
-        // The commit was made, and a later hook failed. If that cannot be determined, the next survey sees the commit.
+        // The commit was made, and a later hook failed. If `was_made` fails, the next survey finds the commit.
         Err(_) if was_made(tracker, &files).unwrap_or(false) => {
             after_commit(tracker, &files, cancel).map(Some)
         }
         Err(error) => {
-            // Restores the index even if the commit was canceled. If this fails, the next runner tries again.
+            // The user's index is restored even if the commit was canceled. If this fails, the next runner tries again.
             let _ = undo_intent_to_add(tracker, &CancelToken::new());
             tracker.accept_user_index();
-            // A hook may have changed files; these changes belong to the loop. If this fails, the next survey finds them.
+            // A hook may have changed files. These changes belong to the loop. If this survey fails, the next one finds them.
             let looked = resurvey(tracker, cancel).is_ok();
             let over = looked
                 && (are_clean(tracker, &files)
@@ -87,7 +87,8 @@ pub fn commit(
     }
 }
 
-/// Git cannot commit a file by its path after it became a directory. The removal is committed with the files in the directory.
+/// Returns whether a directory replaced a file. Git cannot commit the removal of such a file by its path; it is committed with the
+/// files in the directory.
 fn became_directory(tracker: &WorkTracker, path: &RepoPath) -> bool {
     let there = tracker.loop_index.repository.top.join(path.as_path());
     let known = tracker.detector.known.as_ref();
@@ -95,8 +96,8 @@ fn became_directory(tracker: &WorkTracker, path: &RepoPath) -> bool {
         && there.symlink_metadata().is_ok_and(|there| there.is_dir())
 }
 
-/// Removals below a directory that became a file or link are committed with that file. Git would follow the link to find the
-/// path.
+/// Returns whether a path is below a directory that became a file or link. Its removal is committed with that file. Git would
+/// follow the link to find the path.
 fn is_below_replaced_directory(tracker: &WorkTracker, path: &RepoPath) -> bool {
     let top = &tracker.loop_index.repository.top;
     ancestors(path.bytes()).any(|above| {
@@ -107,8 +108,8 @@ fn is_below_replaced_directory(tracker: &WorkTracker, path: &RepoPath) -> bool {
     })
 }
 
-/// Removes files that git would refuse, so that the others can be committed: new files that are ignored now, or are in a
-/// directory that became a repository.
+/// Drops files that git would refuse, so that the others can be committed: new files that are ignored now, or are in a directory
+/// that became a repository.
 fn drop_refused(
     tracker: &mut WorkTracker,
     files: &mut Vec<RepoPath>,
@@ -125,7 +126,7 @@ fn drop_refused(
     };
     refused.extend(new.iter().filter(in_another).map(|path| (*path).clone()));
     if !refused.is_empty() {
-        // A user who adds an ignored file wants it in commits.
+        // An ignored file in the user's index was added by the user on purpose, so it is committed.
         let users = tracker.loop_index.user_entries(cancel)?;
         for entry in entries(&users) {
             refused.remove(entry.path);
@@ -151,7 +152,7 @@ fn are_clean(tracker: &WorkTracker, files: &[RepoPath]) -> bool {
         .any(|path| tracker.head.dirty.contains_key(path))
 }
 
-/// Compares again after the index was created anew, because the attributes of the files may have changed.
+/// Compares the files again with a new index, because their git attributes may have changed.
 fn are_clean_after_reset(
     tracker: &mut WorkTracker,
     files: &[RepoPath],
@@ -163,7 +164,7 @@ fn are_clean_after_reset(
     looked.is_ok() && are_clean(tracker, files)
 }
 
-/// Surveys, and keeps the warnings for the next survey.
+/// Runs a survey and stores its warnings for the next survey.
 fn resurvey(tracker: &mut WorkTracker, cancel: &CancelToken) -> Result<Survey, GitError> {
     let mut survey = tracker.survey(ChangeOwner::Loop, cancel)?;
     tracker.warnings.pending.append(&mut survey.warnings);
@@ -227,18 +228,18 @@ fn after_commit(
     cancel: &CancelToken,
 ) -> Result<Commit, CommitError> {
     clear_intent_to_add(tracker)?;
-    // The commit itself changed the user's index.
+    // The commit changed the user's index, so this change needs no new scan.
     tracker.accept_user_index();
     let uncommitted = tracker.head.dirty.len();
     let surveyed = resurvey(tracker, cancel);
-    // The commit contains these files and nothing else.
+    // The commit contains exactly these files.
     let is_plain = surveyed
         .as_ref()
         .is_ok_and(|survey| survey.changed.is_empty())
         && are_clean(tracker, files)
         && uncommitted == tracker.head.dirty.len() + files.len();
     if surveyed.is_ok() && !are_clean(tracker, files) {
-        // A hook changed them, or their attributes changed. If this fails, so does the next survey.
+        // A hook changed these files, or their attributes changed. If this fails, the next survey fails, too.
         let _ = are_clean_after_reset(tracker, files, cancel);
     }
     if let Ok(survey) = &surveyed {
@@ -264,7 +265,7 @@ fn after_commit(
     Ok(Commit { id, files: count })
 }
 
-/// Updates the user's index with files that a hook changed and added to the commit. Git leaves the old content staged.
+/// Updates the user's index with files that a hook changed and added to the commit. Git leaves the old content in the index.
 fn follow_hook(
     tracker: &mut WorkTracker,
     files: &[RepoPath],

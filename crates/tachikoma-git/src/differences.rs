@@ -1,4 +1,4 @@
-//! Differences between two trees, and the uncommitted files that follow from them.
+//! Differences between two trees, and the uncommitted files that result from them.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::index::LoopIndex;
 use super::path::{RepoPath, split_nul};
 use super::program::{CancelToken, GitError};
 
-/// Object ids of the empty tree for SHA-1 and SHA-256. Git knows them without storing them.
+/// Object ids of the empty tree in SHA-1 and SHA-256. Git knows these trees without storing them.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 const EMPTY_TREE_256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
 
-/// Returns the empty tree of the repository that contains `tree`.
+/// Returns the id of the empty tree in the hash format of `tree`.
 pub fn empty_tree(tree: &str) -> &'static str {
     if tree.len() == EMPTY_TREE.len() {
         EMPTY_TREE
@@ -19,10 +19,10 @@ pub fn empty_tree(tree: &str) -> &'static str {
     }
 }
 
-/// Mode and object of a path in a tree.
+/// Mode and object id of a path in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// 0 if the tree does not have the path.
+    /// File mode; 0 if the tree does not have the path.
     pub mode: u32,
     pub object: Box<str>,
 }
@@ -45,7 +45,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Reads `:old-mode new-mode old-object new-object status`.
+    /// Parses `:old-mode new-mode old-object new-object status`.
     fn parse(head: &[u8]) -> Option<Self> {
         let mut args = std::str::from_utf8(head)
             .ok()?
@@ -80,25 +80,25 @@ pub type Dirty = BTreeMap<RepoPath, Side>;
 /// The differences of two trees.
 #[derive(Debug, Default)]
 pub struct Differences {
-    /// The files that differ, without those that are never in commits.
+    /// The files that differ, without files that are never committed.
     pub files: BTreeMap<RepoPath, Change>,
-    /// Whether nothing differs at all.
+    /// Whether the two trees are equal.
     pub none: bool,
 }
 
 impl Differences {
-    /// Returns the uncommitted files, if the first tree is that of HEAD and the second is the work tree.
+    /// Returns the uncommitted files. The first tree must be that of HEAD, the second the work tree.
     pub fn uncommitted(self) -> Dirty {
         let files = self.files.into_iter();
         files.map(|(path, change)| (path, change.before)).collect()
     }
 }
 
-/// Updates the uncommitted files after changes, if HEAD is the same.
+/// Updates the uncommitted files after changes. HEAD must be unchanged.
 pub fn follow(dirty: &Dirty, changed: &BTreeMap<RepoPath, Change>) -> Dirty {
     let mut now = dirty.clone();
     for (path, change) in changed {
-        // A file that was not uncommitted was equal to HEAD.
+        // A file that was not uncommitted had the content of HEAD.
         let committed = dirty.get(path).unwrap_or(&change.before);
         if *committed == change.after {
             now.remove(path);

@@ -1,8 +1,8 @@
 //! Cheap change detection: the metadata of every watched file and the names in every watched directory.
 //!
-//! [`Fingerprint::scan`] records a directory tree. [`Fingerprint::check`] compares the record with the tree and starts no
-//! process. It may report a file that did not change. It never misses a change: while the times of a file are too
-//! recent to be trusted, its content is compared.
+//! [`Fingerprint::scan`] records a directory tree. [`Fingerprint::check`] compares the record with the tree and starts no process.
+//! It may report an unchanged file, but never misses a change: while the times of a file are too recent to be trusted, its content
+//! is compared.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -21,20 +21,20 @@ use super::path::{RepoPath, at};
 use super::program::CancelToken;
 use super::stamp::{changed_at, stamp};
 
-/// The kernel updates file times every ten milliseconds at most. A file that is older than this gets another time when it
-/// changes again. The value leaves room for a busy machine.
+/// Age in nanoseconds from which file times are trusted. The kernel updates them every ten milliseconds at most. The value allows
+/// for a busy machine.
 const RACY_NANOS: i64 = 50_000_000;
 
-/// The same for a file system that stores whole seconds, or every other second.
+/// Like `RACY_NANOS`, for a file system that stores whole or even seconds.
 const RACY_COARSE_NANOS: i64 = 2_100_000_000;
 
-/// A larger file counts as changed while its times are too recent; it is not read.
+/// Files above this size in bytes are not read. They count as changed while their times are too recent.
 const HASHED_BYTES_MAX: u64 = 32 << 20;
 
 /// Size of the buffer for reading a file, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Starting a second thread takes as long as checking a hundred files.
+/// Number of files from which a second thread is used. Starting a thread takes as long as checking a hundred files.
 const TWO_THREADS_MIN_FILES: usize = 1000;
 
 /// The recorded state of a directory tree.
@@ -47,15 +47,15 @@ pub struct Fingerprint {
 
 #[derive(Debug)]
 struct Directory {
-    /// From the top; empty for the top itself.
+    /// Path relative to the top; empty for the top itself.
     path: Box<[u8]>,
-    /// Stamp of the directory itself; `None` if the next check must report changed names.
+    /// Stamp of the directory itself; `None` makes the next check report changed names.
     stamp: Option<u64>,
-    /// Whether names can still change without another stamp.
+    /// Whether names can still change without changing the stamp, because the directory changed very recently.
     racy: bool,
-    /// Hash of all names in it and their types.
+    /// Hash of the names and types of all entries.
     listing: u64,
-    /// The watched files and symbolic links in it.
+    /// The watched files and symbolic links in the directory.
     files: Vec<(CString, FileMark)>,
 }
 
@@ -65,13 +65,13 @@ struct FileMark {
     content: Content,
 }
 
-/// Whether the stamp alone identifies the content.
+/// How a change of a file is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     Settled,
-    /// The file changed so recently that it can change again without another stamp. Holds the hash of its content.
+    /// The file changed so recently that it can change again with the same stamp. Holds the hash of its content.
     Racy(u64),
-    /// The same, and the content was not read.
+    /// The file changed so recently that its stamp is not reliable, and its content was not read.
     Unknown,
 }
 
@@ -79,7 +79,7 @@ enum Content {
 #[derive(Debug)]
 pub struct ChangedFile {
     pub path: RepoPath,
-    /// In bytes.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
@@ -88,8 +88,7 @@ pub struct ChangedFile {
 pub struct Check {
     /// Files with other metadata or content.
     pub changed: Vec<ChangedFile>,
-    /// Whether files were added, removed or replaced by something else, or a nested repository changed. The tree must then
-    /// be scanned again.
+    /// Whether a full scan is needed: files were added, removed or replaced by another type, or a nested repository changed.
     pub rescan: bool,
 }
 
@@ -97,18 +96,17 @@ pub struct Check {
 #[derive(Debug, Default)]
 pub struct Scan {
     pub fingerprint: Fingerprint,
-    /// Files that the scan before did not have, or had with other metadata or content.
+    /// Files that are new, or have other metadata or content than in the previous scan.
     pub changed: Vec<ChangedFile>,
-    /// Files that the scan before had and that are not there now.
+    /// Files of the previous scan that no longer exist.
     pub gone: Vec<RepoPath>,
 }
 
 impl Fingerprint {
-    /// Records the tree below `top`. `skip` names files and directories that are not watched. Changes are those since
-    /// `before`.
+    /// Records the tree below `top`. `skip` selects files and directories that are not watched. Changes are reported relative to `before`.
     ///
     /// # Errors
-    /// The top cannot be opened.
+    /// The directory `top` cannot be opened.
     pub fn scan(
         top: &Path,
         before: Self,
@@ -124,7 +122,7 @@ impl Fingerprint {
             if cancel.is_canceled() {
                 break;
             }
-            // A directory that was removed meanwhile changed the listing of its parent, so that the next check sees it.
+            // The directory was removed meanwhile. This changed the listing of its parent, so the next check notices it.
             let Ok(fd) = open_directory(&top_fd, &path) else {
                 continue;
             };
@@ -175,7 +173,7 @@ impl Fingerprint {
     /// Compares the record with the tree below `top`, and updates the record of changed files.
     ///
     /// # Errors
-    /// The top cannot be opened.
+    /// The directory `top` cannot be opened.
     pub fn check(&mut self, top: &Path, cancel: &CancelToken) -> io::Result<Check> {
         let top_fd = rustix::fs::open(top, directory_flags(), Mode::empty())?;
         let observer = Observer::new();
@@ -195,7 +193,7 @@ impl Fingerprint {
         let (first, second) = self.directories.split_at_mut(half);
         let mut check = match first.is_empty() {
             true => check_all(second),
-            // Nearly all of the time is spent in system calls, which a second processor can make.
+            // Nearly all of the time is spent in system calls, which two threads can make in parallel.
             false => std::thread::scope(|scope| {
                 let helper = scope.spawn(|| check_all(first));
                 let mut check = check_all(second);
@@ -215,7 +213,7 @@ impl Fingerprint {
         Ok(check)
     }
 
-    /// Stops watching the files for which `keep` returns false. The next check asks for a scan of their directories.
+    /// Stops watching the files for which `keep` returns false. The next check requests a scan.
     pub fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
         for directory in &mut self.directories {
             let files = std::mem::take(&mut directory.files);
@@ -242,13 +240,13 @@ impl Fingerprint {
         self.repositories.iter().map(|(path, _)| path)
     }
 
-    /// Counts the watched files.
+    /// Returns the number of watched files.
     pub fn files(&self) -> usize {
         let directories = self.directories.iter();
         directories.map(|directory| directory.files.len()).sum()
     }
 
-    /// Counts the watched directories.
+    /// Returns the number of watched directories.
     pub fn directories(&self) -> usize {
         self.directories.len()
     }
@@ -281,7 +279,7 @@ impl Directory {
                 check.rescan = true;
                 return;
             }
-            // It cannot be read now.
+            // The directory cannot be read now.
             Err(_) => return,
         };
         let Ok(stat) = rustix::fs::fstat(&fd) else {
@@ -315,11 +313,11 @@ impl Directory {
     }
 }
 
-/// Compares files with their marks.
+/// Compares files with their recorded marks.
 struct Observer {
-    /// A file that changed at this time or later can change without another stamp; nanoseconds since 1970.
+    /// A file that changed at this time or later can change again with the same stamp; nanoseconds since 1970.
     racy_since: i64,
-    /// The same for a file system that stores no fractions of a second.
+    /// Like `racy_since`, for a file system that stores no fractions of a second.
     racy_since_coarse: i64,
 }
 
@@ -352,7 +350,7 @@ impl Observer {
         let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return None,
-            // It cannot be examined now.
+            // The file cannot be examined now.
             Err(_) => {
                 return before.map(|mark| Observed {
                     mark,
@@ -429,7 +427,7 @@ pub fn hash_file(mut file: File) -> Option<u64> {
     }
 }
 
-/// Returns whether a directory is the top of a repository.
+/// Returns whether a directory is the top of a git work tree.
 pub fn is_repository(fd: impl AsFd, dir: &[u8]) -> bool {
     let mut link = dir.to_vec();
     link.extend_from_slice(b"/.git");
@@ -452,7 +450,7 @@ fn open_directory(top: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     openat(top, path, directory_flags(), Mode::empty())
 }
 
-/// Lists a directory in the order of its names.
+/// Lists a directory, sorted by name.
 fn names_in(fd: &OwnedFd) -> Result<Vec<(CString, FileType)>, Errno> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(fd)? {

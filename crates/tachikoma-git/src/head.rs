@@ -10,16 +10,16 @@ use super::program::{CancelToken, Git, GitError};
 use super::repository::Repository;
 use super::stamp::stamp_of;
 
-/// `HEAD` and a branch file contain one line.
+/// Maximum length of the line in `HEAD` or a branch file, in bytes.
 const LINE_BYTES_MAX: u64 = 4096;
 
-/// References can name other references. Git follows five.
+/// Maximum number of references that name other references. Git follows five.
 const HOPS_MAX: usize = 5;
 
-/// Content of `HEAD` in a repository that stores references in tables.
+/// Content of `HEAD` in a repository with the reftable format.
 const IN_TABLES: &[u8] = b"refs/heads/.invalid";
 
-/// References below these belong to one work tree, all others to the repository.
+/// References with these prefixes belong to one work tree, all others to the repository.
 const OF_THE_WORK_TREE: [&[u8]; 3] = [b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/"];
 
 /// Returns the commit of HEAD; `None` on a branch without commits. Runs git if the reference files cannot be read.
@@ -30,7 +30,7 @@ pub fn commit(repository: &Repository, cancel: &CancelToken) -> Result<Option<St
     }
 }
 
-/// Returns the id of an object, if it exists.
+/// Returns the id of an object; `None` if it does not exist.
 pub fn verify(git: &Git, object: &str, cancel: &CancelToken) -> Result<Option<String>, GitError> {
     let command = git.command("rev-parse --verify --quiet").arg(object);
     let output = command.run(cancel)?;
@@ -44,14 +44,14 @@ pub fn verify(git: &Git, object: &str, cancel: &CancelToken) -> Result<Option<St
     }
 }
 
-/// Returns a number made of `HEAD` and the references that it names. While it is the same, so is the commit.
+/// Returns a stamp of `HEAD` and the references that it names. While the stamp is the same, HEAD is the same commit.
 pub fn head_stamp(git_dir: &Path, common_dir: &Path) -> u64 {
     HeadReading::new(git_dir, common_dir).hasher.finish()
 }
 
 struct HeadReading {
     hasher: DefaultHasher,
-    /// `None` if it cannot be read without git.
+    /// The commit of HEAD; `None` if it cannot be read without git.
     commit: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl HeadReading {
         let mut file = git_dir.join("HEAD");
         for _ in 0..HOPS_MAX {
             let Some(line) = line_of(&file) else {
-                // The branch has no commits, or is in a packed file.
+                // The branch has no commits, or its reference is in the packed file.
                 break;
             };
             line.hash(&mut reading.hasher);
@@ -119,7 +119,7 @@ pub fn git_dir_of(dir: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Returns a number made of the commit that the submodule in `dir` has checked out; 0 if `dir` is not a repository.
+/// Returns a stamp of the commit that the submodule in `dir` has checked out; 0 if `dir` is not a repository.
 pub fn submodule_stamp(dir: &Path) -> u64 {
     git_dir_of(dir).map_or(0, |git_dir| head_stamp(&git_dir, &git_dir))
 }

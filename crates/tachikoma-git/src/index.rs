@@ -1,4 +1,4 @@
-//! The loop's index, which contains the work tree of the last survey. The user's index is never used for that.
+//! The index of the loop, which contains the work tree of the last survey. The user's index is not used for that.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use super::program::{CancelToken, GitCommand, GitError};
 use super::repository::{Repository, with_suffix};
 use super::rules::Rules;
 
-/// Limit for files that git cannot add although they can be opened, because a filter fails. Each costs a process.
+/// Maximum number of files that git cannot add although they can be opened, because a filter fails. Each costs one git process.
 const UNREADABLE_MAX: usize = 64;
 
 /// Parts of git's error message for a file that it cannot add.
@@ -33,7 +33,7 @@ const HERE: &[u8] = b"./";
 const DEBUG_LINES: usize = 5;
 const INTENDED: u32 = 0x2000_0000;
 
-/// The repository, the loop's index, and what is left out of it.
+/// The repository, the index of the loop, and the rules for files that are left out.
 #[derive(Debug)]
 pub struct LoopIndex {
     pub repository: Repository,
@@ -43,10 +43,10 @@ pub struct LoopIndex {
     pub rules: Rules,
 }
 
-/// Mode of a submodule.
+/// File mode of a submodule in an index.
 pub const SUBMODULE: &[u8] = b"160000";
 
-/// Mode of a directory in a tree.
+/// Mode of a directory in a git tree.
 const DIRECTORY: &[u8] = b"040000";
 
 /// An entry of an index.
@@ -59,7 +59,7 @@ pub struct IndexEntry<'a> {
 }
 
 impl<'a> IndexEntry<'a> {
-    /// Reads `H 100644 <object> 0<TAB>path`.
+    /// Parses `H 100644 <object> 0<TAB>path`.
     fn parse(part: &'a [u8]) -> Option<Self> {
         let tab = part.iter().position(|byte| *byte == b'\t')?;
         let mut args = part[..tab].split(|byte| *byte == b' ');
@@ -71,7 +71,7 @@ impl<'a> IndexEntry<'a> {
         })
     }
 
-    /// Returns whether the entry has no file because of a sparse checkout.
+    /// Returns whether the file of the entry is absent because of a sparse checkout.
     pub fn is_sparse(&self) -> bool {
         self.tag.eq_ignore_ascii_case(&b'S')
     }
@@ -82,7 +82,7 @@ pub fn entries(output: &[u8]) -> impl Iterator<Item = IndexEntry<'_>> {
 }
 
 impl LoopIndex {
-    /// Returns whether a path is never in snapshots and commits.
+    /// Returns whether a path is never stored in snapshots and commits.
     pub fn is_left_out(&self, path: &[u8]) -> bool {
         self.rules.is_off_limits(&self.repository.top, path)
     }
@@ -91,11 +91,12 @@ impl LoopIndex {
         self.repository.git.command(words).index(&self.index)
     }
 
-    /// Copies the user's index. Removes the lock of a git process that died; no other process uses this index.
+    /// Replaces the index of the loop with a copy of the user's index. Removes the lock of a dead git process; no other process
+    /// uses this index.
     pub fn recreate_index(&self) -> Result<(), GitError> {
         remove(&with_suffix(&self.index, ".lock"))?;
         self.drop_index()?;
-        // Without an index the user has neither staged nor committed anything.
+        // If the user has no index, nothing is staged or committed.
         if safe_read::open(&self.repository.index).is_err() {
             return Ok(());
         }
@@ -105,13 +106,13 @@ impl LoopIndex {
         fs::rename(&temporary, &self.index).map_err(GitError::io("replace", &self.index))
     }
 
-    /// Git creates the file with the permissions of the user's files. If this fails, the permissions of its directory still
-    /// protect it.
+    /// Makes the index readable only by its owner. Git creates it with the permissions of the user's files. If this fails, the
+    /// permissions of its directory still protect it.
     pub fn keep_index_private(&self) {
         let _ = fs::set_permissions(&self.index, fs::Permissions::from_mode(0o600));
     }
 
-    /// Removes the index.
+    /// Deletes the index of the loop.
     pub fn drop_index(&self) -> Result<(), GitError> {
         remove(&self.index)
     }
@@ -147,7 +148,7 @@ impl LoopIndex {
         )
     }
 
-    /// Removes paths from the index.
+    /// Removes paths from the index of the loop.
     pub fn remove_entries<'a>(
         &self,
         paths: impl Iterator<Item = &'a [u8]>,
@@ -162,7 +163,7 @@ impl LoopIndex {
         Ok(())
     }
 
-    /// Updates the index with changed files. Returns the files that were left out.
+    /// Updates the index of the loop with changed files. Returns the files that were left out.
     pub fn add_changes(
         &self,
         changes: &Changes,
@@ -197,7 +198,7 @@ impl LoopIndex {
                 break;
             };
             if unreadable == 0 {
-                // Usually there are more. Files that cannot be opened are found without git.
+                // One unreadable file is rarely alone. Others that cannot be opened are found without git.
                 let top = &self.repository.top;
                 paths.retain(|path| {
                     let can = *path != &unable && can_be_opened(&top.join(path.as_path()));
@@ -221,8 +222,8 @@ impl LoopIndex {
         Ok(left_out)
     }
 
-    /// Adds or removes paths as they are in the work tree. If git cannot add a path, it changes nothing, and that path is
-    /// returned.
+    /// Adds paths to the index, or removes them, as they are in the work tree. If git cannot add a path, the index is unchanged,
+    /// and that path is returned.
     fn add(&self, paths: &[&RepoPath], cancel: &CancelToken) -> Result<Option<RepoPath>, GitError> {
         let names = join_nul(paths.iter().map(|path| path.bytes()));
         let words =
@@ -283,7 +284,7 @@ impl LoopIndex {
                 .run(cancel)?;
             // A branch without commits has no tree.
             if output.code == Some(0) {
-                // `100644 blob <object><TAB>path`; directories do not count.
+                // Each part is `100644 blob <object><TAB>path`. Directories are skipped.
                 let listed = split_nul(&output.stdout).filter(|part| !part.starts_with(DIRECTORY));
                 let tab = |part: &&[u8]| part.iter().position(|byte| *byte == b'\t');
                 let paths = listed.filter_map(|part| Some(&part[tab(&part)? + 1..]));
@@ -293,7 +294,7 @@ impl LoopIndex {
         Ok(found)
     }
 
-    /// Writes the index as a tree and returns its id.
+    /// Writes the index of the loop as a tree and returns its id.
     pub fn write_tree(&self, cancel: &CancelToken) -> Result<String, GitError> {
         let tree = self.command("write-tree").stdout_line(cancel)?;
         if super::head::is_object_name(tree.as_bytes()) {
@@ -307,7 +308,7 @@ impl LoopIndex {
     }
 }
 
-/// Parses `path`, NUL, and five lines, the last of which ends with the flags of the entry.
+/// Returns the intent-to-add paths. Each entry is a path, NUL, and five lines; the last line ends with the flags.
 fn intended(output: &[u8]) -> BTreeSet<&[u8]> {
     let mut split_nul = split_nul(output);
     let mut path = split_nul.next().unwrap_or_default();
@@ -326,7 +327,7 @@ fn intended(output: &[u8]) -> BTreeSet<&[u8]> {
     found
 }
 
-/// Runs `git check-ignore`.
+/// Runs `git check-ignore` and returns the paths that are ignored.
 pub fn ignored<'a>(
     check: &GitCommand<'_>,
     paths: impl Iterator<Item = &'a [u8]>,
@@ -334,7 +335,7 @@ pub fn ignored<'a>(
 ) -> Result<BTreeSet<RepoPath>, GitError> {
     let mut asked = Vec::new();
     for path in paths {
-        // The command has no option for literal paths, but a path with this prefix is never a pattern.
+        // The command has no option for literal paths, but a path that starts with `./` is never a pattern.
         asked.extend_from_slice(HERE);
         asked.extend_from_slice(path);
         asked.push(0);
@@ -345,7 +346,7 @@ pub fn ignored<'a>(
     let command = check.clone().stdin(&asked);
     let output = command.run(cancel)?;
     match output.code {
-        // Exit code 1 says that no path is ignored.
+        // Exit code 1 means that no path is ignored.
         Some(0 | 1) => {
             let paths = split_nul(&output.stdout).filter_map(|path| path.strip_prefix(HERE));
             Ok(paths.map(RepoPath::new).collect())
@@ -357,11 +358,11 @@ pub fn ignored<'a>(
 /// Files that changed since the last survey.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Files and submodules that are there and may have changed.
+    /// Files and submodules that exist and may have changed.
     pub changed: Vec<ChangedFile>,
-    /// Files and submodules that are gone.
+    /// Files and submodules that were removed.
     pub gone: Vec<RepoPath>,
-    /// New files that exceed the budget.
+    /// New files that exceed the size limit for all new files together.
     pub over_budget: Vec<RepoPath>,
     /// Protected files that are new or changed.
     pub protected: Vec<RepoPath>,
@@ -390,12 +391,12 @@ impl Changes {
     }
 }
 
-/// A file that changed and is not in the index.
+/// A changed file that was not added to the index, and why.
 #[derive(Debug)]
 pub enum LeftOut {
     Large(RepoPath),
     Unreadable(RepoPath),
-    /// All new files together exceed the limit.
+    /// All new files together exceed their size limit.
     OverBudget(RepoPath),
 }
 
@@ -407,7 +408,7 @@ impl LeftOut {
     }
 }
 
-/// Returns whether a file can be read. Other kinds of files count as readable; git handles them.
+/// Returns whether a file can be opened. True for other file types, which git handles.
 fn can_be_opened(path: &Path) -> bool {
     let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
     let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;

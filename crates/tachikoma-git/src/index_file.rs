@@ -1,4 +1,4 @@
-//! Copies of index files, and temporary files that are removed when they are dropped.
+//! Copies of index files, and temporary files and directories that are removed on drop.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -13,7 +13,7 @@ use super::program::GitError;
 pub struct TemporaryIndex(pub PathBuf);
 
 impl TemporaryIndex {
-    /// Copies an index into the directory of a loop. Without a base the index is empty.
+    /// Copies an index into the directory of a loop. If `base` is `None`, the index is empty.
     pub fn of(base: Option<&PathBuf>, loop_dir: &Path) -> Result<Self, GitError> {
         let index = Self(atomic_file::temporary(loop_dir));
         if let Some(base) = base {
@@ -23,8 +23,8 @@ impl TemporaryIndex {
     }
 }
 
-/// Copies an index to a new file, with its modification time: git reads files that are not older than the index, and trusts the
-/// index for older ones. One version is copied, even if the file is replaced meanwhile.
+/// Copies an index to a new file with the same modification time: git reads files that are not older than the index, and trusts
+/// the index for older ones. The copy is consistent even if the file is replaced meanwhile.
 pub fn copy_index(base: &Path, to: &Path) -> Result<(), GitError> {
     let copy = || -> io::Result<()> {
         let mut from = safe_read::open(base)?;

@@ -1,5 +1,5 @@
-//! `git add --intent-to-add` for new files before a commit, and its reversal if the commit fails. No other entry of the user's
-//! index is changed, because the user may have staged something meanwhile.
+//! Runs `git add --intent-to-add` for new files before a commit, and undoes it if the commit fails. No other entry of the user's
+//! index is changed, because the user may have staged files meanwhile.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -33,7 +33,7 @@ pub fn mark_intent_to_add(
     tracker.work.write(&tracker.work_path)?;
     let made = make_known(tracker, &new, cancel);
     if made.is_err() {
-        // Git may have written the index before it was killed. If this fails, the next runner tries again.
+        // Git may have written the index before it was killed. If the undo fails, the next runner tries again.
         let _ = undo_intent_to_add(tracker, &CancelToken::new());
     }
     made
@@ -49,13 +49,13 @@ fn make_known(
     let words = "add --intent-to-add --pathspec-from-file=- --pathspec-file-nul";
     let mut command = repository.git.command(words).stdin(&pathspecs);
     if repository.git_dir.join("info/sparse-checkout").exists() {
-        // The loop wrote a file outside of the sparse checkout, so git must accept it.
+        // The loop wrote a file outside of the sparse checkout, which git adds only with `--sparse`.
         command = command.arg("--sparse");
     }
     run_with_index_lock(tracker, &command.as_user(), cancel)
 }
 
-/// Records that no intent-to-add entry is left.
+/// Records that the user's index has no intent-to-add entry of the loop.
 pub fn clear_intent_to_add(tracker: &mut WorkTracker) -> Result<(), GitError> {
     if tracker.work.intended.is_empty() {
         return Ok(());
@@ -65,7 +65,7 @@ pub fn clear_intent_to_add(tracker: &mut WorkTracker) -> Result<(), GitError> {
     tracker.work.write(&tracker.work_path)
 }
 
-/// Removes the entries that a failed commit left in the user's index. Entries that were committed are updated.
+/// Removes the intent-to-add entries that a failed commit left in the user's index. Entries that were committed are updated.
 pub fn undo_intent_to_add(
     tracker: &mut WorkTracker,
     cancel: &CancelToken,
@@ -110,7 +110,7 @@ pub fn undo_intent_to_add(
     Ok(())
 }
 
-/// Finds the entries of the index that files replace, because a directory became a file or the other way round.
+/// Finds the index entries that new files replace, because a directory became a file or a file became a directory.
 fn displaced(users: &[u8], new: &BTreeSet<RepoPath>) -> Vec<Displaced> {
     let above_new: HashSet<&[u8]> = new
         .iter()
@@ -129,7 +129,7 @@ fn displaced(users: &[u8], new: &BTreeSet<RepoPath>) -> Vec<Displaced> {
         .collect()
 }
 
-/// Returns whether one path is above the other.
+/// Returns whether one path is a parent directory of the other.
 fn exclude_each_other(one: &RepoPath, other: &RepoPath) -> bool {
     let is_above = |above: &RepoPath, below: &RepoPath| {
         ancestors(below.bytes()).any(|dir| dir == above.bytes())

@@ -1,5 +1,5 @@
-//! Finds the files of the work tree that may have changed. The fingerprint tells whether there are any, and `git status`
-//! tells which new files are ignored.
+//! Finds the files of the work tree that may have changed. The fingerprint finds changes, and `git status` lists which new files
+//! are ignored.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,11 +8,11 @@ use super::index::{Changes, IndexEntry, LoopIndex, SUBMODULE, entries};
 use super::path::{RepoPath, is_there, split_nul};
 use super::program::{CancelToken, GitError};
 
-/// Limit for all new files together that are in snapshots and not committed. An agent does not write more.
+/// Maximum size in bytes of all uncommitted new files in a snapshot together. Agents do not write that much.
 #[cfg(not(test))]
 const NEW_BYTES_MAX: u64 = 1 << 30;
 
-/// A lower limit for tests.
+/// Lower limit of new files for tests, in bytes.
 #[cfg(test)]
 const NEW_BYTES_MAX: u64 = 64 << 10;
 
@@ -20,17 +20,17 @@ const NEW_BYTES_MAX: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct KnownTree {
     pub fingerprint: Fingerprint,
-    /// Ignored files and directories, and repositories that are not submodules. They are not examined.
+    /// Ignored files and directories, and nested repositories that are not submodules. They are not examined.
     pub hidden: HashSet<RepoPath>,
     budget: NewFileBudget,
-    /// Whether new files were left out because of the budget.
+    /// Whether new files were left out because of their total size.
     pub over_budget: bool,
     /// Whether a `.gitignore` changed since the last survey.
     pub rules_changed: bool,
 }
 
 impl KnownTree {
-    /// Reads everything anew, with the loop's index made from the user's. All files count as changed.
+    /// Reads the whole work tree and recreates the index of the loop from the user's index. All files count as changed.
     pub fn read(loop_index: &LoopIndex, cancel: &CancelToken) -> Result<(Self, Changes), GitError> {
         loop_index.recreate_index()?;
         let budget = NewFileBudget::new(loop_index.rules.max_file_bytes);
@@ -40,7 +40,7 @@ impl KnownTree {
         Ok((known, changes))
     }
 
-    /// Finds what changed since the last time. `None` if everything has to be read anew.
+    /// Finds the files that changed since the last survey. `None` if the whole work tree has to be read again.
     pub fn update(
         &mut self,
         loop_index: &LoopIndex,
@@ -79,7 +79,7 @@ impl KnownTree {
     }
 }
 
-/// Scans the work tree, and asks git which files are tracked, untracked and ignored. Changes are those since `before`.
+/// Scans the work tree and asks git which files are tracked, untracked and ignored. Changes are reported relative to `before`.
 fn list(
     loop_index: &LoopIndex,
     before: Option<Fingerprint>,
@@ -109,7 +109,7 @@ fn list(
     // Git lists a nested repository as a directory.
     let nested = untracked.iter().filter(|path| path.ends_with(b"/"));
     hidden.extend(nested.map(|path| without_slash(path)));
-    // Files that were created after git listed the names may be ignored. The next survey asks git about them.
+    // A file that was created after git listed the names may be ignored, so it is left to the next survey.
     let is_listed = |path: &[u8]| tracked.contains_key(path) || untracked.contains(path);
     scan.fingerprint.retain(is_listed);
     scan.changed.retain(|file| is_listed(file.path.bytes()));
@@ -172,11 +172,11 @@ fn fail_if_canceled(cancel: &CancelToken) -> Result<(), GitError> {
     }
 }
 
-/// Limits the size of new files, so that data that is not ignored by mistake does not fill the disk with copies.
+/// Limits the total size of new files, so that large data that should have been ignored does not fill the disk with copies.
 #[derive(Clone, Copy, Debug)]
 pub struct NewFileBudget {
     left: u64,
-    /// Larger files are left out for their own size and take no room; 0 = no limit.
+    /// Files above this size in bytes are left out anyway and do not use the budget; 0 = no limit.
     file_max: u64,
 }
 
@@ -188,7 +188,7 @@ impl NewFileBudget {
         }
     }
 
-    /// Subtracts the size of a file. Returns whether the budget was large enough.
+    /// Subtracts the size of a file from the budget. Returns whether the budget was large enough.
     pub fn take(&mut self, size: u64) -> bool {
         if self.file_max == 0 || size > self.file_max {
             return true;

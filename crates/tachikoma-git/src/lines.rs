@@ -1,12 +1,12 @@
-//! Counts the lines that were added and removed.
+//! Counts the lines that an iteration added and removed.
 
 use super::program::CancelToken;
 use super::work_tracker::WorkTracker;
 
-/// Larger changes are measured by their number of files only.
+/// Maximum number of files in which lines are counted. Larger changes are measured by their number of files only.
 const FILES_MAX: usize = 500;
 
-/// Enough for the paths of `FILES_MAX` files.
+/// Limit for the output of git in bytes. It is enough for the paths of `FILES_MAX` files.
 const STDOUT_BYTES_MAX: usize = 4 << 20;
 
 /// Counts the lines that were added to or removed from `files` files since the tree `before`; 0 if that cannot be determined.
@@ -18,7 +18,7 @@ pub fn lines_since(tracker: &WorkTracker, before: &str, files: usize, cancel: &C
     }
     let words = "diff-tree -r -z --numstat --no-renames --no-ext-diff --no-textconv --ignore-submodules=all";
     let command = tracker.loop_index.repository.git.command(words);
-    // Larger files are not counted.
+    // Lines of very large files are not counted.
     let command = command
         .arg(before)
         .arg(&tracker.work.tree)
@@ -27,7 +27,7 @@ pub fn lines_since(tracker: &WorkTracker, before: &str, files: usize, cancel: &C
     output.map_or(0, |output| sum(&output))
 }
 
-/// Sums up `added TAB removed TAB path NUL`, with `-` for binary files.
+/// Sums up lines of `added TAB removed TAB path NUL`. Binary files have `-` instead of numbers.
 fn sum(output: &[u8]) -> u32 {
     let number = |part: Option<&[u8]>| {
         let text = part.and_then(|part| std::str::from_utf8(part).ok());

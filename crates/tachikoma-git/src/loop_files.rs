@@ -2,31 +2,31 @@
 
 use tachikoma_store::backup::BUNDLE_NAME;
 
-/// The loop's index.
+/// Name of the index of the loop.
 pub const INDEX: &str = "git-index";
 
-/// The record of the loop's work.
+/// Name of the work record: the owners of uncommitted files.
 pub const WORK: &str = "git-work.json";
 
-/// Checksum and references of the last bundle.
+/// Name of the file with the checksum and the references of the last bundle.
 pub const BUNDLE_REFS: &str = "git-work.refs";
 
-/// Returns whether this crate writes a file of that name into the directory of a loop.
+/// Returns whether a file name in the directory of a loop belongs to this crate.
 pub fn is_ours_in_loop(name: &str) -> bool {
-    // Includes git's lock, and the index before it is complete.
+    // Git's lock file and temporary copies of the index are included.
     let index = name.strip_prefix(INDEX);
     name == WORK
         || is_bundle(name)
         || index.is_some_and(|rest| matches!(rest, "" | ".lock" | ".new"))
 }
 
-/// Returns whether a file of that name belongs to a bundle.
+/// Returns whether a file name belongs to a bundle.
 pub fn is_bundle(name: &str) -> bool {
     name == BUNDLE_REFS || name == BUNDLE_NAME || is_under_way(name)
 }
 
-/// Returns whether a file of that name is an unfinished bundle or git's lock for it. Each has a unique name, so that the file of
-/// a dead process is not in the way.
+/// Returns whether a file name is that of an unfinished bundle or of git's lock for it. Each has a unique name, so a file of a
+/// dead process does not block others.
 pub fn is_under_way(name: &str) -> bool {
     let Some(rest) = name
         .strip_prefix(BUNDLE_NAME)

@@ -20,11 +20,11 @@ use super::work_tracker::{Detector, HeadState, SnapshotRefs, Survey, Warnings, W
 pub struct TrackerOptions {
     /// The working directory of the loop.
     pub working_dir: PathBuf,
-    /// The directory of the loop's files, absolute.
+    /// Absolute path of the directory with the loop's files.
     pub loop_dir: PathBuf,
     /// Id of the loop.
     pub loop_id: LoopId,
-    /// The `PATH` in which git is searched.
+    /// The `PATH` in which git is searched; `None` = that of this process.
     pub search_path: Option<OsString>,
     /// Environment variables that are removed for git.
     pub hidden: Vec<OsString>,
@@ -35,7 +35,7 @@ pub struct TrackerOptions {
 /// Opens a tracker, with a survey of the changes since the last survey of this loop; `None` if there is no repository. Blocks.
 ///
 /// # Errors
-/// The repository cannot be used, or `git` is not installed. Holds the cause, in one line.
+/// The repository cannot be used, or `git` is not installed. The error is the cause, in one line.
 pub fn open(
     options: TrackerOptions,
     owner: ChangeOwner,
@@ -94,7 +94,7 @@ pub fn begin(
         warnings: Warnings::default(),
         refs: SnapshotRefs::default(),
     });
-    // Another git process may hold the lock. Then the next runner or the next failed commit tries again.
+    // The undo fails if another git process holds the lock. Then the next runner or the next failed commit tries again.
     let _ = undo_intent_to_add(&mut tracker, cancel);
     let mut survey = tracker.survey(owner, cancel)?;
     survey.warnings.splice(0..0, warnings);

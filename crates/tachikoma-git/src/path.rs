@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tachikoma_fs::RALPH_DIR;
 
-/// Number of files that a warning names.
+/// Maximum number of files that a warning names.
 const NAMED_MAX: usize = 5;
 
 /// The path of a file, relative to the top of its repository.
@@ -18,7 +18,7 @@ const NAMED_MAX: usize = 5;
 pub struct RepoPath(Box<[u8]>);
 
 impl RepoPath {
-    /// Takes a path as git writes it.
+    /// Creates a path from bytes in the format of git.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(bytes.into())
@@ -62,7 +62,7 @@ pub fn is_ours(path: &[u8]) -> bool {
         .any(|part| part == RALPH_DIR.as_bytes())
 }
 
-/// A path in JSON: a string if it is UTF-8.
+/// Format of a path in JSON: a string if the path is UTF-8, otherwise a list of bytes.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -106,7 +106,7 @@ pub fn is_there(top: &Path, path: &[u8]) -> bool {
     ancestors(path).all(is_dir) && std::fs::symlink_metadata(at(top, path)).is_ok()
 }
 
-/// Returns the directories above a path, from the top.
+/// Returns the parent directories of a path, from the top.
 pub fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     slashes.map(|(at, _)| &path[..at])
@@ -116,12 +116,12 @@ pub fn at(top: &Path, path: &[u8]) -> PathBuf {
     top.join(OsStr::from_bytes(path))
 }
 
-/// Returns whether a path is that of a `.gitignore` file.
+/// Returns whether a path names a `.gitignore` file.
 pub fn is_ignore_file(path: &[u8]) -> bool {
     path == b".gitignore" || path.ends_with(b"/.gitignore")
 }
 
-/// Joins paths for the input of a git command that takes `-z`.
+/// Joins paths with NUL, for the input of a git command that takes `-z`.
 pub fn join_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for path in paths {
@@ -131,12 +131,12 @@ pub fn join_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     bytes
 }
 
-/// Lists the first paths and counts the others.
+/// Returns the first paths as text, and the number of the others.
 pub fn list(paths: &[&RepoPath]) -> String {
     list_first(NAMED_MAX, paths)
 }
 
-/// Lists the first `max` names and counts the others.
+/// Returns the first `max` names as text, and the number of the others.
 pub fn list_first(max: usize, names: &[impl ToString]) -> String {
     let first: Vec<String> = names.iter().take(max).map(ToString::to_string).collect();
     match names.len().saturating_sub(max) {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn files_below_any_ralph_directory_are_the_loops() {
+    fn files_below_any_ralph_directory_belong_to_the_loop() {
         assert!(is_ours(b".ralph/state.json"));
         assert!(is_ours(b"a/.ralph/lock"));
         assert!(is_ours(b".ralph"));

@@ -1,6 +1,6 @@
-//! A working directory without a repository. Finds changes by the files alone.
+//! Finds changes in a working directory without a repository, from the files alone.
 //!
-//! Only the loop's own files are ignored, and nothing is stored for the next runner.
+//! Only the loop's own files are ignored. No record is stored for the next runner.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,22 +14,22 @@ use super::path::{RepoPath, is_ours};
 use super::program::CancelToken;
 use super::runtime_files::RuntimeFiles;
 
-/// Limit for files and directories. Checking that many takes half a second, twice in each iteration. A project has fewer.
+/// Maximum number of files and directories. Checking that many takes half a second, twice in each iteration.
 #[cfg(not(test))]
 const ENTRIES_MAX: usize = 200_000;
 
-/// A lower limit for tests.
+/// Lower limit of files and directories for tests.
 #[cfg(test)]
 const ENTRIES_MAX: usize = 200;
 
-/// A working directory in the state of the last check.
+/// A working directory and its state at the last check.
 #[derive(Debug)]
 pub struct PlainDirectory {
     top: PathBuf,
     /// Files that the loop writes.
     runtime_files: RuntimeFiles,
     fingerprint: Fingerprint,
-    /// Hashes of files when they last changed. Writing the same content again is not a change.
+    /// Hashes of the files that changed. Writing the same content again is not a change.
     contents: HashMap<RepoPath, u64>,
 }
 
@@ -41,7 +41,7 @@ pub enum PlainDirectoryError {
     Io {
         /// Path of the directory.
         path: PathBuf,
-        /// The cause.
+        /// The I/O error.
         source: io::Error,
     },
     /// The directory has too many files.
@@ -59,7 +59,7 @@ pub enum PlainDirectoryError {
 }
 
 impl PlainDirectory {
-    /// Records a directory. `own` are the files that the loop writes. Blocks.
+    /// Records a directory. `own` are the files that the loop itself writes. Blocks.
     ///
     /// # Errors
     /// The directory cannot be read, or has too many files.
@@ -102,7 +102,7 @@ impl PlainDirectory {
         Ok(files)
     }
 
-    /// Returns the files that changed or are new, and those that are gone.
+    /// Returns the files that changed or are new, and the files that were removed.
     fn changes(
         &mut self,
         cancel: &CancelToken,
@@ -123,7 +123,7 @@ impl PlainDirectory {
         Ok((changed, gone))
     }
 
-    /// Records the directory.
+    /// Scans the directory and stores its fingerprint.
     fn scan(&mut self, cancel: &CancelToken) -> Result<Scan, PlainDirectoryError> {
         let skip = |path: &[u8]| is_ours(path) || self.runtime_files.has(&self.top, path);
         let before = mem::take(&mut self.fingerprint);
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(look(&mut plain), 0);
     }
 
-    /// Each edit keeps the size and happens within one tick of the clock.
+    /// Each edit keeps the file size and happens within one tick of the clock for file times.
     #[test]
     fn plain_directory_detects_every_quick_edit() {
         let scratch = tempfile::tempdir().unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_files_are_an_error() {
+    fn directory_with_too_many_files_is_an_error() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         for number in 0..150 {

@@ -17,19 +17,20 @@ use tachikoma_runtime::clock;
 
 mod running;
 
-/// Keeps git from fetching missing objects of a partial clone. A fetch would run commands from the repository's configuration.
+/// Environment variable that keeps git from fetching missing objects of a partial clone. A fetch would run commands from the
+/// repository's configuration.
 const NO_LAZY_FETCH: (&str, &str) = ("GIT_NO_LAZY_FETCH", "1");
 
-/// A query in a large repository on a slow disk takes seconds. A longer run is assumed to hang.
+/// Default timeout of a git command. A query in a large repository on a slow disk takes seconds.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Enough for the names of a million files.
+/// Default limit for stdout in bytes. It is enough for the names of a million files.
 const STDOUT_BYTES_MAX: usize = 256 << 20;
 
-/// The end of stderr is kept, because it states the cause.
+/// Maximum length in bytes of the end of stderr in an error, which states the cause.
 const STDERR_BYTES_MAX: usize = 4096;
 
-/// Environment variables that select another repository than that of the directory, or change the meaning of pathspecs.
+/// Environment variables that make git use another repository, or change the meaning of pathspecs.
 const REDIRECTING_VARIABLES: [&str; 18] = [
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
@@ -51,11 +52,11 @@ const REDIRECTING_VARIABLES: [&str; 18] = [
     "GIT_WORK_TREE",
 ];
 
-/// Cancels the running git process and later ones. Clones share the same state.
+/// Cancels the running git process and later ones. Clones of a token share their state.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken {
     canceled: Arc<AtomicBool>,
-    /// Canceled automatically at this time; `None` = never.
+    /// Time at which the token is canceled automatically; `None` = never.
     until: Option<Instant>,
 }
 
@@ -75,7 +76,7 @@ impl CancelToken {
         }
     }
 
-    /// Cancels. Does not wait.
+    /// Cancels the token. Does not wait for the git process to end.
     pub fn cancel(&self) {
         self.canceled.store(true, Ordering::Relaxed);
     }
@@ -95,7 +96,7 @@ impl CancelToken {
         self.until.is_some_and(|until| clock::monotonic() >= until)
     }
 
-    /// Returns whether it was canceled.
+    /// Returns whether the token was canceled.
     #[must_use]
     pub fn is_canceled(&self) -> bool {
         self.canceled.load(Ordering::Relaxed) || self.is_overdue()
@@ -108,22 +109,22 @@ pub enum GitError {
     /// The program could not be started.
     #[error("git cannot be started ({program})")]
     NotStarted {
-        /// The program.
+        /// Path of the program.
         program: String,
-        /// The cause.
+        /// The I/O error.
         #[source]
         source: io::Error,
     },
     /// The command was canceled.
     #[error("git {command} was canceled")]
     Canceled {
-        /// The subcommand.
+        /// Name of the subcommand.
         command: String,
     },
     /// The command exceeded its timeout and was killed.
     #[error("git {command} did not end within {}", humantime::format_duration(*timeout))]
     TimedOut {
-        /// The subcommand.
+        /// Name of the subcommand.
         command: String,
         /// The timeout.
         timeout: Duration,
@@ -131,7 +132,7 @@ pub enum GitError {
     /// The command failed.
     #[error("git {command} failed ({status}): {stderr}")]
     Failed {
-        /// The subcommand.
+        /// Name of the subcommand.
         command: String,
         /// The exit status, as text.
         status: String,
@@ -141,7 +142,7 @@ pub enum GitError {
     /// The output of the command cannot be parsed.
     #[error("git {command} printed unexpected output: {output}")]
     UnexpectedOutput {
-        /// The subcommand.
+        /// Name of the subcommand.
         command: &'static str,
         /// The part that cannot be parsed.
         output: String,
@@ -149,11 +150,11 @@ pub enum GitError {
     /// A file could not be read or written.
     #[error("{action} {}", path.display())]
     Io {
-        /// The operation that failed.
+        /// Name of the operation that failed.
         action: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The I/O error.
         #[source]
         source: io::Error,
     },
@@ -183,14 +184,14 @@ impl GitError {
 pub struct Git {
     program: OsString,
     dir: PathBuf,
-    /// Value of the environment variable that identifies the processes of a loop.
+    /// Value of the environment variable that identifies the processes of a loop; `None` outside of a loop.
     marker: Option<String>,
-    /// Environment variables that are removed.
+    /// Environment variables that are removed for git.
     hidden: Vec<OsString>,
 }
 
 impl Git {
-    /// Uses the program that a shell would find in `search_path`; without one, that in the `PATH` of this process.
+    /// Uses the program that a shell would find in `search_path`; if it is `None`, in the `PATH` of this process.
     #[must_use]
     pub fn new(dir: &Path, search_path: Option<&OsStr>) -> Self {
         let found = search_path.and_then(|path| {
@@ -206,7 +207,7 @@ impl Git {
         }
     }
 
-    /// Marks its processes as those of a loop, and removes variables from their environment.
+    /// Marks git processes as processes of a loop, and removes the variables `hidden` from their environment.
     #[must_use]
     pub fn of_loop(mut self, loop_id: LoopId, hidden: Vec<OsString>) -> Self {
         self.marker = Some(loop_id.to_string());
@@ -234,8 +235,7 @@ impl Git {
         command
     }
 
-    /// Builds a command. `words` are the subcommand and its fixed arguments, separated by spaces; [`GitCommand::arg`] adds
-    /// others.
+    /// Builds a command. `words` are the subcommand and its fixed arguments, separated by spaces. [`GitCommand::arg`] adds other arguments.
     #[must_use]
     pub fn command(&self, words: &'static str) -> GitCommand<'_> {
         GitCommand {
@@ -266,14 +266,14 @@ pub struct GitCommand<'a> {
     ends_with_caller: bool,
 }
 
-/// Result of a git command that ran to its end.
+/// Result of a git command that was not killed by a timeout or a cancellation.
 #[derive(Debug)]
 pub struct Output {
-    /// The exit code; `None` if a signal ended it.
+    /// The exit code; `None` if a signal ended git.
     pub code: Option<i32>,
     /// The exit status, as text.
     pub status: String,
-    /// What it wrote to stdout.
+    /// Bytes that git wrote to stdout.
     pub stdout: Vec<u8>,
     /// Whether stdout exceeded its limit, so that git was killed.
     pub truncated: bool,
@@ -310,7 +310,7 @@ impl<'a> GitCommand<'a> {
         self
     }
 
-    /// Uses a private index file instead of the user's, without optional extensions.
+    /// Uses the given index file instead of the user's index, without optional index extensions.
     #[must_use]
     pub fn index(self, path: &'a Path) -> Self {
         self.env("GIT_INDEX_FILE", path)
@@ -319,11 +319,11 @@ impl<'a> GitCommand<'a> {
             .config("index.sparse=false")
             // The checksum of the private index is never verified.
             .config("index.skipHash=true")
-            // Warnings about line ends belong to the user's own commits.
+            // Warnings about line ends are only useful in the user's own commits.
             .config("core.safecrlf=false")
     }
 
-    /// Sets the input.
+    /// Sets the input of the command.
     #[must_use]
     pub fn stdin(mut self, bytes: &'a [u8]) -> Self {
         self.stdin = bytes;
@@ -337,7 +337,7 @@ impl<'a> GitCommand<'a> {
         self
     }
 
-    /// Sets the limit for stdout. A command that prints more is killed, and its output up to there is returned.
+    /// Sets the limit for stdout in bytes. A command that prints more is killed, and its output up to the limit is returned.
     #[must_use]
     pub fn stdout_max(mut self, bytes: usize) -> Self {
         self.stdout_max = bytes;
@@ -358,10 +358,10 @@ impl<'a> GitCommand<'a> {
         self
     }
 
-    /// Runs the command to its end, successful or not. Blocks.
+    /// Runs the command to its end, whether it succeeds or fails. Blocks.
     ///
     /// # Errors
-    /// It cannot be started, exceeds its timeout or is canceled.
+    /// The command cannot be started, exceeds its timeout or is canceled.
     pub fn run(&self, cancel: &CancelToken) -> Result<Output, GitError> {
         let command = || self.subcommand();
         if cancel.is_canceled() {
@@ -394,7 +394,7 @@ impl<'a> GitCommand<'a> {
     /// Runs the command and returns its stdout. The command must succeed. Blocks.
     ///
     /// # Errors
-    /// It fails, cannot be started, exceeds its timeout or is canceled.
+    /// The command fails, cannot be started, exceeds its timeout or is canceled.
     pub fn stdout(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
         let output = self.run(cancel)?;
         if output.code == Some(0) || output.truncated {
@@ -406,7 +406,7 @@ impl<'a> GitCommand<'a> {
     /// Runs the command and returns its stdout as one line of text.
     ///
     /// # Errors
-    /// As [`GitCommand::stdout`].
+    /// The same errors as [`GitCommand::stdout`].
     pub fn stdout_line(&self, cancel: &CancelToken) -> Result<String, GitError> {
         let bytes = self.stdout(cancel)?;
         let text = String::from_utf8_lossy(&bytes);
@@ -435,7 +435,7 @@ impl<'a> GitCommand<'a> {
 
     fn build(&self) -> Command {
         let mut command = Command::new(&self.git.program);
-        // No background processes, and no program from the repository's configuration.
+        // Git must not start background processes or programs from the repository's configuration.
         command.args(["-c", "core.fsmonitor=false"]);
         command.args(["-c", "gc.auto=0", "-c", "maintenance.auto=false"]);
         if !self.as_user {
@@ -453,7 +453,7 @@ impl<'a> GitCommand<'a> {
         if let Some(marker) = &self.git.marker {
             command.env(MARKER, marker);
         }
-        // Git may run hooks and filters that an agent has written.
+        // Hooks and filters may be written by an agent, so they are marked as processes of the loop.
         let inside = self.git.marker.as_deref().unwrap_or("git");
         command.env(INSIDE, inside);
         for name in &self.git.hidden {
@@ -462,10 +462,10 @@ impl<'a> GitCommand<'a> {
         command.env("GIT_TERMINAL_PROMPT", "0");
         command.env(NO_LAZY_FETCH.0, NO_LAZY_FETCH.1);
         if self.as_user {
-            // The message is given by `-m`. A hook that starts an editor gets one that does nothing.
+            // The message is given by `-m`. If a hook starts an editor, it gets one that does nothing.
             command.env("GIT_EDITOR", ":").env("LANGUAGE", "C");
         } else {
-            // The agent may use the same repository at the same time.
+            // The agent may use the same repository at the same time, so optional locks are not taken.
             command.env("GIT_OPTIONAL_LOCKS", "0").env("LC_ALL", "C");
         }
         if self.as_user || self.ends_with_caller {
@@ -486,7 +486,7 @@ impl<'a> GitCommand<'a> {
     }
 }
 
-/// Returns the end of stderr, from the start of a line.
+/// Returns the end of stderr, starting at a line.
 fn tail(bytes: &[u8]) -> String {
     let start = bytes.len().saturating_sub(STDERR_BYTES_MAX);
     let text = String::from_utf8_lossy(&bytes[start..]);

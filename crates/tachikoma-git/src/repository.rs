@@ -24,8 +24,8 @@ pub struct Repository {
     pub index: PathBuf,
 }
 
-/// Returns whether there is a `.git` in the directory or above it: a directory or, in linked work trees, a file. If not, git need
-/// not be started.
+/// Returns whether there is a `.git` in the directory or above it: a directory or, in linked work trees, a file. If not, git does
+/// not have to be started.
 #[must_use]
 pub fn may_be_in_a_repository(dir: &Path) -> bool {
     dir.ancestors().any(|above| above.join(".git").exists())
@@ -36,7 +36,7 @@ impl Repository {
     /// there is no `.git`. Blocks for a bounded time.
     ///
     /// # Errors
-    /// The repository cannot be used, or `git` is not installed. Holds the cause, in one line.
+    /// The repository cannot be used, or `git` is not installed. The error is the cause, in one line.
     pub fn find(
         dir: &Path,
         search_path: Option<&OsStr>,
@@ -47,7 +47,7 @@ impl Repository {
         }
         match look(&Git::new(dir, search_path), dir, cancel) {
             Ok(Some(found)) if !found.top.join(".git").exists() => Err(format!(
-                // Git found the work tree by a configuration value. At its top git would not find the repository.
+                // A configuration value names the work tree, so git would not find the repository from the top of the work tree.
                 "the repository {} is not in its work tree {}",
                 found.git_dir.display(),
                 found.top.display()
@@ -61,7 +61,7 @@ impl Repository {
         }
     }
 
-    /// Returns the same repository, with processes that are marked as a loop's.
+    /// Returns the same repository. Its git processes are marked as processes of a loop, without the variables `hidden`.
     #[must_use]
     pub fn of_loop(mut self, loop_id: tachikoma_core::LoopId, hidden: Vec<OsString>) -> Self {
         self.git = self.git.of_loop(loop_id, hidden);
@@ -112,7 +112,7 @@ fn places_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]
     })
 }
 
-/// Returns the same with one process each. `None` if the directory is not in a work tree.
+/// Returns the same three directories with one process each. `None` if the directory is not in a work tree.
 fn places_one_by_one(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
     let inside = git.command("rev-parse --is-inside-work-tree");
     if inside.stdout_line(cancel)? != "true" {
@@ -141,7 +141,7 @@ fn is_ignored(git: &Git, top: &Path, dir: &Path, cancel: &CancelToken) -> Result
         Ok(below) if !below.as_os_str().is_empty() => below,
         Ok(_) | Err(_) => return Ok(false),
     };
-    // The command has no `--literal-pathspecs`, but a path with this prefix is never a pattern.
+    // The command has no `--literal-pathspecs`, but a path that starts with `./` is never a pattern.
     let below = Path::new(".").join(below);
     let command = git.command("check-ignore --quiet --").arg(&below);
     let output = command.run(cancel)?;
@@ -152,7 +152,7 @@ fn is_ignored(git: &Git, top: &Path, dir: &Path, cancel: &CancelToken) -> Result
     }
 }
 
-/// Returns output that is one path. It may contain line ends.
+/// Returns the output of a command as one path, which may contain line ends.
 fn path_of(command: &GitCommand<'_>, cancel: &CancelToken) -> Result<PathBuf, GitError> {
     let mut bytes = command.stdout(cancel)?;
     if bytes.last() == Some(&b'\n') {
@@ -173,7 +173,7 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Returns the first line of git's message. The others are advice.
+/// Returns the first line of git's message. The other lines are advice.
 fn first_line(stderr: &str) -> String {
     let line = stderr.lines().next().unwrap_or_default();
     line.strip_prefix("fatal: ").unwrap_or(line).to_owned()

@@ -1,5 +1,5 @@
-//! Rollback of the work tree to a snapshot. HEAD, the user's index, stashes, submodules, and protected, ignored and large files
-//! stay as they are. A rollback that fails is undone.
+//! Rollback of the work tree to a snapshot. HEAD, the user's index, stashes and submodules do not change. Nor do protected,
+//! ignored and large files. A rollback that fails is undone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,13 +22,13 @@ use super::rules::Rules;
 use super::snapshots::{self, KeptSnapshot, Moment};
 use super::worktree_tree::{self, WorktreeTree, size_of};
 
-/// Number of files that a message names.
+/// Maximum number of files that a message names.
 pub const NAMED_MAX: usize = 10;
 
-/// Writing a large work tree to a slow disk takes minutes.
+/// Timeout of `git read-tree`. Writing a large work tree to a slow disk takes minutes.
 const READ_TREE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Mode of a submodule.
+/// File mode of a submodule.
 const SUBMODULE_MODE: u32 = 0o160_000;
 
 /// Why a rollback cannot be planned. The work tree is unchanged.
@@ -37,7 +37,7 @@ pub enum RollbackError {
     /// A git command failed.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// Files would be overwritten that no commit or snapshot has.
+    /// The rollback would overwrite these files, which are in no commit or snapshot.
     #[error("these files are in the way, and no commit or snapshot has them: {}", some(.0))]
     InTheWay(Vec<String>),
 }
@@ -59,7 +59,7 @@ pub enum PerformError {
     Half {
         /// Why the rollback failed.
         why: RollbackFailure,
-        /// Why it could not be undone.
+        /// Why the rollback could not be undone.
         back: Box<GitError>,
     },
 }
@@ -67,7 +67,7 @@ pub enum PerformError {
 /// Cause of a failed rollback.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackFailure {
-    /// Git failed: for example a filter, the disk, or a change since the plan.
+    /// Git failed, for example because of a filter, a full disk or a change after the planning.
     #[error("{}", tachikoma_core::error_chain(.0))]
     Git(#[from] GitError),
     /// Git succeeded, but the files differ from the snapshot.
@@ -75,7 +75,7 @@ pub enum RollbackFailure {
     Differs(Vec<String>),
 }
 
-/// Lists the first names and counts the others.
+/// Returns the first names as text, and the number of the others.
 #[must_use]
 pub fn some(names: &[String]) -> String {
     list_first(NAMED_MAX, names)
@@ -93,8 +93,8 @@ pub struct Rollback {
     not_addable: BTreeSet<Vec<u8>>,
     /// Files that the rollback removes.
     gone: Vec<Vec<u8>>,
-    /// Files that differ and stay as they are: protected, large and formerly ignored files, submodules, and new files over the
-    /// budget.
+    /// Files that differ from the snapshot and are not changed: protected, large and formerly ignored files, submodules, and new
+    /// files over the budget.
     pub left: Vec<String>,
 }
 
@@ -102,10 +102,10 @@ pub struct Rollback {
 type Changes = BTreeMap<RepoPath, Change>;
 
 impl Rollback {
-    /// Plans the change from the present work tree to a snapshot. Changes nothing that the user sees.
+    /// Plans the change from the current work tree to a snapshot. Does not change the work tree or the user's index.
     ///
     /// # Errors
-    /// Git failed, or files are in the way.
+    /// Git failed, or files would be overwritten that are in no commit or snapshot.
     pub fn plan(
         repository: Repository,
         loop_dir: &Path,
@@ -170,19 +170,19 @@ impl Rollback {
         Ok(rollback)
     }
 
-    /// Returns the present tree and the tree after the rollback.
+    /// Returns the ids of the current tree and of the tree after the rollback.
     #[must_use]
     pub fn trees(&self) -> (&str, &str) {
         (&self.present.tree, &self.target)
     }
 
-    /// Returns whether nothing changes.
+    /// Returns whether the rollback changes nothing.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.present.tree == self.target
     }
 
-    /// Stores the present work tree in a new reference, and returns its name.
+    /// Stores the current work tree in a new reference, and returns its name.
     ///
     /// # Errors
     /// A git command failed.
@@ -239,7 +239,7 @@ impl Rollback {
         differs.retain(|path| !self.not_addable.contains(path));
         let top = &self.present.repository.top;
         let still_there = |path: &&Vec<u8>| {
-            // A directory may have replaced the file, or the other way round.
+            // A directory may have replaced the file, or a file the directory.
             let there = std::fs::symlink_metadata(at(top, path));
             is_there(top, path) && there.is_ok_and(|there| !there.is_dir())
         };
@@ -251,17 +251,17 @@ impl Rollback {
         Err(RollbackFailure::Differs(names.collect()))
     }
 
-    /// Runs `git read-tree`, so that git does not remove files outside of a sparse checkout.
+    /// Runs `git read-tree` with a configuration in which git does not remove files outside of a sparse checkout.
     fn read_tree(&self, words: &'static str, cancel: &CancelToken) -> Result<(), GitError> {
         let command = self.present.command(words).timeout(Some(READ_TREE_TIMEOUT));
         let command = command.arg(&self.present.tree).arg(&self.target);
-        // The backup is a hard link, which changes the ctime of the file.
+        // The backup hard-links the files, which changes their ctime, so git must not compare it.
         let command = command.config("core.trustctime=false").ends_with_caller();
         command.stdout(cancel).map(drop)
     }
 }
 
-/// Finds the files that would be removed only because the snapshot was made with other ignore rules. They may have existed and
+/// Finds files that would be removed only because the snapshot was made with other ignore rules. They may have existed then and
 /// been ignored.
 fn ignored_then(
     present: &WorktreeTree,
@@ -281,7 +281,7 @@ fn ignored_then(
     let listed = git.command("ls-files -z").index(&index.0);
     let listed = listed.stdout(cancel)?;
     let rules = join_nul(split_nul(&listed).filter(|path| is_ignore_file(path)));
-    // Create a work tree with only the ignore files of that time.
+    // The temporary work tree contains only the ignore files of the snapshot.
     let dir = TemporaryDir::new()?;
     if !rules.is_empty() {
         let command = git.command("checkout-index -z --stdin");
@@ -293,7 +293,7 @@ fn ignored_then(
     index::ignored(&check, removed(differences), cancel)
 }
 
-/// Writes the tree of the work tree after the rollback.
+/// Writes the git tree that the work tree has after the rollback.
 fn target(
     present: &WorktreeTree,
     loop_dir: &Path,
@@ -303,7 +303,7 @@ fn target(
     let index = TemporaryIndex::of(Some(&present.index.0), loop_dir)?;
     let git = &present.repository.git;
     let mut input = Vec::new();
-    // Removals first, because an added file may be below a removed one.
+    // Removals come first, because an added file may be below a removed one.
     let (gone, come): (Vec<_>, Vec<_>) = wanted.iter().partition(|(_, change)| change.is_removal());
     for (path, Change { after, .. }) in gone.into_iter().chain(come) {
         input.extend_from_slice(format!("{:06o} {}\t", after.mode, after.object).as_bytes());
@@ -316,7 +316,7 @@ fn target(
     command.stdout_line(cancel)
 }
 
-/// Returns the paths that a change removes.
+/// Returns the paths that the changes remove.
 fn removed(changes: &Changes) -> impl Iterator<Item = &[u8]> {
     let removed = changes.iter().filter(|(_, change)| change.is_removal());
     removed.map(|(path, _)| path.bytes())
@@ -345,7 +345,7 @@ fn in_the_way(top: &Path, wanted: &Changes) -> Vec<String> {
     names.map(|name| name.to_string()).collect()
 }
 
-/// Collects the files at and below a path that are not removed anyway.
+/// Collects the files at and below a path, except those that the rollback removes.
 fn collect(
     top: &Path,
     path: &[u8],

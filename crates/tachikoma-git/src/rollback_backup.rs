@@ -1,5 +1,5 @@
-//! Backup of the files that a rollback changes, byte for byte. It allows an undo without the repository's filters. It is in the
-//! directory of the loop until the rollback is complete, and survives a crash.
+//! Backup of the files that a rollback changes, byte for byte. It allows an undo without the repository's filters. It is stored in
+//! the directory of the loop until the rollback is complete, and survives a crash.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,19 +16,19 @@ use super::path::{ancestors, at, is_there, split_nul};
 use super::program::GitError;
 use super::snapshots::Moment;
 
-/// Directory of the backup, in the directory of the loop.
+/// Name of the backup directory, in the directory of the loop.
 const FIRST: &str = "rolling-back";
 
-/// Directory of the backup while an interrupted rollback is repeated; the first backup must be kept.
+/// Name of the backup directory while an interrupted rollback is repeated. The first backup must not be overwritten.
 const AGAIN: &str = "rolling-back-again";
 
-/// Name of the list of all files. As long as it does not exist, no file was changed.
+/// Name of the list of all files. Before it exists, no file of the work tree was changed.
 const LIST: &str = "list";
 
 /// All directories that can contain the backup of a rollback: of the first attempt, and of its repetition.
 pub const DIRS: [&str; 2] = [FIRST, AGAIN];
 
-/// Returns whether a file of that name belongs to a backup.
+/// Returns whether a file name belongs to the backup of a rollback.
 pub fn is_ours(name: &str) -> bool {
     name == LIST || atomic_file::is_temporary(name) || name.parse::<usize>().is_ok()
 }
@@ -38,16 +38,16 @@ pub fn is_ours(name: &str) -> bool {
 pub struct RollbackBackup {
     dir: PathBuf,
     top: PathBuf,
-    /// Files that existed; the n-th is stored as `n`.
+    /// Paths of files that existed. The n-th file is stored as `n`.
     was: Vec<Vec<u8>>,
-    /// Paths that did not exist.
+    /// Paths at which no file existed.
     came: Vec<Vec<u8>>,
     /// Directories that did not exist, parents first.
     made: Vec<Vec<u8>>,
 }
 
 impl RollbackBackup {
-    /// Finds the backup of a rollback that was interrupted.
+    /// Finds the backup that an interrupted rollback left; `None` if there is none.
     #[must_use]
     pub fn left_behind(loop_dir: &Path, to: Moment) -> Option<Self> {
         let dir = loop_dir.join(FIRST);
@@ -81,7 +81,7 @@ impl RollbackBackup {
         }
     }
 
-    /// Backs up the files at some paths. The originals stay.
+    /// Backs up the files at some paths. The files themselves are not changed.
     pub fn make<'a>(
         loop_dir: &Path,
         top: &Path,
@@ -96,7 +96,7 @@ impl RollbackBackup {
         let failed = |error: FsError, path: &Path| {
             GitError::io("set aside", path)(io::Error::other(tachikoma_core::error_chain(&error)))
         };
-        // Remove an incomplete backup.
+        // An incomplete backup of an earlier attempt is removed first.
         backup.remove();
         make_dir(&backup.dir).map_err(|error| failed(error, &backup.dir))?;
         let mut made = BTreeSet::new();
@@ -150,7 +150,7 @@ impl RollbackBackup {
             }
         }
         for dir in self.made.iter().rev() {
-            // A directory that is still needed is not empty.
+            // A directory that still contains files is not removed.
             let _ = fs::remove_dir(at(&self.top, dir));
         }
         for (number, path) in self.was.iter().enumerate() {
@@ -163,13 +163,13 @@ impl RollbackBackup {
 
     /// Removes the backup.
     pub fn remove(&self) {
-        // The list is removed first, because its existence says that the backup is valid.
+        // The list is removed first, because a backup with a list counts as valid.
         let _ = fs::remove_file(self.dir.join(LIST));
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// A hard link is enough, because git never writes into an existing file.
+/// Copies a file by a hard link, which is enough because git never writes into an existing file.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());
@@ -180,7 +180,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
     fs::copy(from, to)?;
     let copy = File::options().append(true).open(to);
-    // If the time cannot be set, git reads the file once more.
+    // If the time cannot be set, git only has to read the file again.
     copy.and_then(|copy| copy.set_modified(there.modified()?))
         .or(Ok(()))
 }

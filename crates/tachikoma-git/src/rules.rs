@@ -11,13 +11,13 @@ use tachikoma_config::{Protected, ProtectedError, Settings};
 pub struct Rules {
     /// Protected files, which are never stored in snapshots or commits and never replaced by rollbacks.
     pub protected: Protected,
-    /// Larger new files are not stored; 0 = no limit.
+    /// Maximum size in bytes of new files that are stored; 0 = no limit.
     pub max_file_bytes: u64,
     /// Files that the loop writes.
     pub runtime_files: RuntimeFiles,
 }
 
-/// The settings for [`Rules`]. Building the patterns takes time, and most callers do not need them.
+/// Settings from which [`Rules`] are built. Compiling the patterns takes time, and most callers do not need them.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds {
     protected: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Returns the settings of a working directory.
+    /// Returns the settings for a working directory.
     #[must_use]
     pub fn of(settings: &Settings, working_dir: &Path) -> Self {
         let (git, state) = (&settings.git, &settings.state);
@@ -42,7 +42,7 @@ impl Bounds {
         }
     }
 
-    /// Builds the rules.
+    /// Compiles the patterns and returns the rules.
     ///
     /// # Errors
     /// A pattern is invalid.
@@ -71,7 +71,7 @@ impl Rules {
         self.max_file_bytes > 0 && bytes > self.max_file_bytes
     }
 
-    /// Returns the rules for the work tree at `top`, where most loops write no files.
+    /// Returns the rules for the work tree at `top`. If the loop writes no files there, the check for them is skipped.
     pub(crate) fn within(self, top: &Path) -> Self {
         let runtime_files = self.runtime_files.below(top);
         Self {

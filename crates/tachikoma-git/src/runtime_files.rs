@@ -1,4 +1,4 @@
-//! Files that the loop itself writes into the work tree because of its settings. They are not the loop's work.
+//! Files that the loop itself writes into the work tree because of its settings. They are not work of the agent.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,18 +9,18 @@ use tachikoma_fs::atomic_file;
 use super::path::is_ours;
 use tachikoma_store::{backup, layout, snapshot};
 
-/// Paths from the settings, absolute. Other files in these directories belong to the user.
+/// Absolute paths from the settings. Other files in these directories belong to the user.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeFiles {
     /// The state snapshot in all its forms.
     snapshots: Vec<PathBuf>,
-    /// Transcripts, with a directory for each loop.
+    /// Directory of transcripts, with one directory for each loop.
     transcripts: PathBuf,
     backups: PathBuf,
 }
 
 impl RuntimeFiles {
-    /// Returns the files of a loop.
+    /// Returns the files that a loop with these settings writes.
     #[must_use]
     pub fn new(snapshot: &Path, transcripts: &Path, backups: &Path) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl RuntimeFiles {
         }
     }
 
-    /// Returns no files if none of them is below `top`, except in `.ralph`.
+    /// Returns `self`, or an empty set if no path is below `top` outside of `.ralph`.
     pub fn below(self, top: &Path) -> Self {
         let places = [&self.transcripts, &self.backups];
         let is_one = |place: &PathBuf| {
@@ -41,7 +41,7 @@ impl RuntimeFiles {
         if is_some { self } else { Self::default() }
     }
 
-    /// Returns whether the loop writes a path.
+    /// Returns whether the loop itself writes a path.
     pub fn has(&self, top: &Path, path: &[u8]) -> bool {
         if self.snapshots.is_empty() {
             return false;

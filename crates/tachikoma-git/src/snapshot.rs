@@ -9,7 +9,7 @@ use super::snapshots::{self, Moment};
 use super::work_record::LastSnapshot;
 use super::work_tracker::WorkTracker;
 
-/// Number of snapshots that are kept: two nights of iterations of one minute.
+/// Number of snapshots to keep. It is enough for two nights of iterations of one minute.
 pub const SNAPSHOTS_KEPT: usize = 1000;
 
 /// The work tree as it was before an iteration.
@@ -21,8 +21,8 @@ pub struct Snapshot {
     pub warnings: Vec<String>,
 }
 
-/// Makes a snapshot before an iteration. Changes since the last survey belong to others. Starts no process if nothing changed. A
-/// repeated attempt at the same iteration keeps the first snapshot. Blocks.
+/// Makes a snapshot before an iteration. Changes since the last survey belong to others. Starts no process if nothing changed. If
+/// the iteration already has a snapshot of an earlier attempt, that one is used. Blocks.
 ///
 /// # Errors
 /// A git command fails or is canceled.
@@ -40,7 +40,7 @@ pub fn snapshot(
         return Ok(Snapshot { commit, warnings });
     }
     let commit = match &tracker.head.commit {
-        // Nothing is uncommitted, so HEAD is the snapshot.
+        // There are no uncommitted changes, so HEAD is the snapshot.
         Some(head) if tracker.head.equal_tree.as_ref() == Some(&tracker.work.tree) => head.clone(),
         Some(_) | None => {
             let message = format!("before iteration {iteration} of {}\n", tracker.loop_id);
@@ -57,7 +57,7 @@ pub fn snapshot(
     Ok(Snapshot { commit, warnings })
 }
 
-/// Returns the commit of the last snapshot if it has the same work tree. The commit of an earlier runner may have been removed.
+/// Returns the commit of the last snapshot if it has the same work tree and still exists.
 fn equal_snapshot(
     tracker: &mut WorkTracker,
     cancel: &CancelToken,
@@ -79,7 +79,7 @@ fn equal_snapshot(
     Ok(Some(commit))
 }
 
-/// Writes the pending references at the end of a run. Blocks.
+/// Writes the references that are still pending, at the end of a run. Blocks.
 ///
 /// # Errors
 /// A git command fails or is canceled.
@@ -100,7 +100,7 @@ pub fn delete_refs(tracker: &mut WorkTracker) -> Result<(), GitError> {
     snapshots::delete_all(&tracker.loop_index.repository.git, tracker.loop_id)
 }
 
-/// Lets another iteration use the last snapshot. Its reference is written later.
+/// Uses the last snapshot for another iteration. Its reference is written later.
 fn defer_ref(tracker: &mut WorkTracker, iteration: u32) {
     tracker.refs.pending.insert(iteration);
     if tracker.refs.pending.len() > SNAPSHOTS_KEPT {
@@ -108,7 +108,7 @@ fn defer_ref(tracker: &mut WorkTracker, iteration: u32) {
     }
 }
 
-/// Commits the work tree of the last survey, without a branch.
+/// Commits the tree of the last survey, without a branch.
 pub fn commit_tree(
     tracker: &WorkTracker,
     message: &str,
@@ -150,7 +150,7 @@ fn take_referenced(
     Ok(iterations.collect())
 }
 
-/// Writes the pending references and a new one, and removes the oldest.
+/// Writes the pending references and a new one, and deletes the oldest references.
 fn reference(
     tracker: &mut WorkTracker,
     new: Option<(u32, &str)>,
@@ -182,7 +182,7 @@ fn reference(
     Ok(())
 }
 
-/// Removes the oldest snapshots over the limit, and returns them.
+/// Removes the oldest iterations over the limit from the set, and returns them.
 fn too_old(referenced: &mut BTreeSet<u32>) -> BTreeSet<u32> {
     let mut old = BTreeSet::new();
     while referenced.len() > SNAPSHOTS_KEPT {

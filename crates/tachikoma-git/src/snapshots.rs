@@ -1,5 +1,5 @@
-//! References of a loop's snapshots: `refs/tachikoma/<loop>/<iteration>` is a commit of the work tree before that iteration,
-//! `before-rollback-<n>` one before a rollback.
+//! References of the snapshots of a loop. `refs/tachikoma/<loop>/<iteration>` is a commit of the work tree before that iteration,
+//! `before-rollback-<n>` one of the work tree before a rollback.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,13 +9,13 @@ use tachikoma_core::LoopId;
 use super::program::{CancelToken, Git, GitError};
 use super::repository::Repository;
 
-/// Parent of all references.
+/// Prefix of all references of this program.
 const REFS: &str = "refs/tachikoma";
 
 /// Prefix of references that contain the work tree before a rollback.
 const BEFORE_ROLLBACK: &str = "before-rollback-";
 
-/// Author of the commits.
+/// Name of the author of snapshot commits.
 const AUTHOR: &str = "tachikoma";
 const EMAIL: &str = "tachikoma@localhost";
 
@@ -43,7 +43,7 @@ impl std::str::FromStr for Moment {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| -> Option<u32> {
             let number: u32 = text.parse().ok().filter(|number| *number > 0)?;
-            // Other spellings of the number are rejected.
+            // Other spellings of the number, such as `01`, are rejected.
             (number.to_string() == text).then_some(number)
         };
         match text.strip_prefix(BEFORE_ROLLBACK) {
@@ -71,19 +71,19 @@ impl From<u32> for Moment {
     }
 }
 
-/// Returns the parent of all references of a loop.
+/// Returns the prefix of all references of a loop.
 #[must_use]
 pub fn below(loop_id: LoopId) -> String {
     format!("{REFS}/{loop_id}")
 }
 
-/// Returns the reference of a moment.
+/// Returns the name of the reference for a moment.
 #[must_use]
 pub fn name(loop_id: LoopId, moment: impl Into<Moment>) -> String {
     format!("{REFS}/{loop_id}/{}", moment.into())
 }
 
-/// Lists the snapshots of a loop: iterations first, by number.
+/// Lists the snapshots of a loop: iterations first, sorted by number.
 ///
 /// # Errors
 /// A git command fails.
@@ -103,7 +103,7 @@ pub fn list(
     Ok(kept)
 }
 
-/// Lists the references of a loop: the commit, and the name below the loop's other references.
+/// Lists the references of a loop: the commit of each, and its name without the prefix of the loop.
 pub(crate) fn refs_of(
     git: &Git,
     loop_id: LoopId,
@@ -120,7 +120,7 @@ pub(crate) fn refs_of(
     Ok(refs.collect())
 }
 
-/// Changes references, all or none. `commands` are lines for `git update-ref --stdin`.
+/// Changes references, either all or none. `commands` are lines for `git update-ref --stdin`.
 pub(crate) fn update_refs(git: &Git, commands: &str, cancel: &CancelToken) -> Result<(), GitError> {
     if commands.is_empty() {
         return Ok(());
@@ -129,7 +129,7 @@ pub(crate) fn update_refs(git: &Git, commands: &str, cancel: &CancelToken) -> Re
     command.stdin(commands.as_bytes()).stdout(cancel).map(drop)
 }
 
-/// Commits a tree, without a branch. Uses its own author, because the user may have no identity configured.
+/// Commits a tree, without a branch. The author is fixed, because the user may have no git identity.
 ///
 /// # Errors
 /// A git command fails or is canceled.
@@ -154,8 +154,8 @@ pub fn commit_tree(
         .stdout_line(cancel)
 }
 
-/// Finds the snapshot for a moment. An iteration without a snapshot has the same work tree as the last one before it: equal
-/// snapshots are written late, or not at all if the runner dies.
+/// Finds the snapshot for a moment. An iteration without its own snapshot has the same work tree as the last snapshot before it:
+/// references of equal snapshots are written late, or not at all if the runner dies.
 #[must_use]
 pub fn resolve(kept: &[KeptSnapshot], moment: Moment) -> Option<&KeptSnapshot> {
     match moment {
@@ -167,7 +167,7 @@ pub fn resolve(kept: &[KeptSnapshot], moment: Moment) -> Option<&KeptSnapshot> {
     }
 }
 
-/// Returns the moment of the last rollback.
+/// Returns the moment of the last rollback; `None` if there was none.
 #[must_use]
 pub fn last_rollback(kept: &[KeptSnapshot]) -> Option<Moment> {
     last_number(kept).map(Moment::Rollback)
@@ -204,7 +204,7 @@ pub fn delete_all(git: &Git, loop_id: LoopId) -> Result<(), GitError> {
 /// Prefix of references that a restore has renamed.
 const BEFORE_RESTORE: &str = "before-restore-";
 
-/// Renames the snapshots after an iteration, because a restored loop repeats the later iterations.
+/// Renames the snapshots after iteration `behind`, because a restored loop repeats the later iterations.
 ///
 /// # Errors
 /// Git fails, and no reference is renamed.
@@ -237,7 +237,7 @@ pub fn keep_replaced(git: &Git, loop_id: LoopId, theirs: &str) -> Result<(), Git
     })
 }
 
-/// Adds a second name to references for which `also` returns more `update-ref` commands.
+/// Adds a second name to each reference for which `also` returns further `update-ref` commands.
 fn keep_as(
     git: &Git,
     loop_id: LoopId,

@@ -1,4 +1,4 @@
-//! A number made of a file's metadata. While the number is the same, the file is assumed to be unchanged.
+//! A stamp is a number made of a file's metadata. While the stamp is the same, the file is assumed to be unchanged.
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Checks before a loop starts whether its commits would fail.
+//! Checks, before a loop starts, whether its commits would fail.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use super::repository::Repository;
 use tachikoma_core::error_chain as chain;
 use tachikoma_store::lock;
 
-/// Checking that many directories takes a tenth of a second. Starting a loop should not take longer.
+/// Maximum number of directories that are searched. Searching that many takes a tenth of a second.
 const LOOKED_AT_MAX: usize = 4000;
 
 /// First entry of `git status --branch` when no branch is checked out. A branch cannot have such a name.
@@ -22,22 +22,22 @@ const DETACHED: &[u8] = b"## HEAD (no branch)";
 /// State of the repository of a working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositoryState {
-    /// The top of its work tree.
+    /// The top of the work tree.
     pub top: PathBuf,
     /// Tracked files with uncommitted changes, relative to the top. Submodules are not examined.
     pub dirty: Vec<String>,
     /// Whether HEAD is detached.
     pub detached: bool,
-    /// Git's message if the user has no identity for commits; `None` also if the loop does not commit.
+    /// Git's message if the user has no identity for commits; `None` if there is one or the loop does not commit.
     pub no_identity: Option<String>,
     /// The file that marks an incomplete restore; `None` if there is none.
     pub half_restored: Option<PathBuf>,
 }
 
-/// Examines the repository of a working directory. `commits` tells whether the loop commits. Blocks for a bounded time.
+/// Examines the repository of a working directory. `commits` is whether the loop commits. Blocks for a bounded time.
 ///
 /// # Errors
-/// There is no usable repository. Holds the cause, in one line.
+/// There is no usable repository. The error is the cause, in one line.
 pub fn repository_state(
     dir: &Path,
     search_path: Option<&OsStr>,
@@ -48,7 +48,7 @@ pub fn repository_state(
     let repository = found.ok_or("no repository here")?;
     let command = repository.git.command("status --porcelain=v1 --branch --no-ahead-behind -z --untracked-files=no --no-renames --ignore-submodules=dirty");
     let output = command.stdout(&cancel).map_err(|error| chain(&error))?;
-    // Each path follows two letters and a space.
+    // In each entry, two letters and a space precede the path.
     let mut entries = split_nul(&output);
     let detached = entries.next() == Some(DETACHED);
     let names = entries.filter_map(|entry| entry.get(3..));
@@ -64,7 +64,7 @@ pub fn repository_state(
     })
 }
 
-/// Checks the author and the committer as strictly as `git commit`.
+/// Checks the author and the committer as strictly as `git commit`. Returns git's message if one is missing.
 fn no_identity(git: &Git, cancel: &CancelToken) -> Option<String> {
     ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"]
         .iter()
@@ -77,7 +77,7 @@ fn no_identity(git: &Git, cancel: &CancelToken) -> Option<String> {
         })
 }
 
-/// Finds a directory of the same repository in which another loop runs. Each loop would take the other's changes for its own.
+/// Finds a directory of the same repository in which another loop runs. Each of the two would attribute the other's changes to itself.
 #[must_use]
 pub fn live_around(working_dir: &Path, top: &Path) -> Option<PathBuf> {
     let above = working_dir.ancestors().skip(1);
@@ -90,7 +90,7 @@ pub fn live_around(working_dir: &Path, top: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Searches the directories of a repository, those near the top first, up to a limit.
+/// Searches the directories of a repository for a running loop, those near the top first, up to a limit.
 fn live_below(top: &Path, but_for: &Path) -> Option<PathBuf> {
     let mut waiting = VecDeque::from([top.to_owned()]);
     let mut looked_at = 0;
@@ -99,7 +99,7 @@ fn live_below(top: &Path, but_for: &Path) -> Option<PathBuf> {
         if looked_at > LOOKED_AT_MAX {
             return None;
         }
-        // A directory that cannot be read has no loop.
+        // A directory that cannot be read is treated as one without a loop.
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;

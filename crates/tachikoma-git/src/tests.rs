@@ -1,4 +1,4 @@
-//! The work tracker in real repositories. A wrapper around the real git records each command.
+//! Tests of the work tracker in real repositories. A wrapper around the real git records each command.
 
 mod attribution;
 mod commits;
@@ -24,7 +24,7 @@ use super::{
     Survey, TrackerOptions, WorkTracker,
 };
 
-/// Longer than any git command takes.
+/// Time limit of waits, longer than any git command takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A repository with a loop, and the recorded git commands.
@@ -34,13 +34,13 @@ struct Place {
 }
 
 impl Place {
-    /// A repository without commits.
+    /// Creates a repository without commits.
     fn empty() -> Self {
         let scratch = Scratch::with_git();
         Self::around(scratch)
     }
 
-    /// A repository with one commit of a few files.
+    /// Creates a repository with one commit of a few files.
     fn new() -> Self {
         let place = Self::empty();
         place.scratch.write("a.txt", "a");
@@ -127,7 +127,7 @@ impl Place {
         fs::read(self.git_dir().join("index")).unwrap()
     }
 
-    /// Lists the user's index.
+    /// Returns the entries of the user's index.
     fn staged(&self) -> String {
         self.scratch.git(&["ls-files", "-s", "-v"])
     }

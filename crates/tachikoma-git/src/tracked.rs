@@ -1,4 +1,4 @@
-//! Finds state files of loops that git tracks. They may come from a clone or a pull and cannot be trusted.
+//! Finds state files of loops that git tracks. They may come from a clone or a pull, so they cannot be trusted.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,16 +12,16 @@ use super::path::{RepoPath, split_nul};
 use super::program::{CancelToken, Git};
 use tachikoma_store::lock;
 
-/// An index of a million files is smaller. For a larger one git is started.
+/// Maximum size of an index that is searched directly, in bytes. For a larger one git is started.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
 
-/// Part of every path below `.ralph`, unless the index stores names in parts.
+/// Part of every path below `.ralph`, unless the index compresses names.
 const PART_OF_PATH: &[u8] = b"ralph/";
 
-/// Name of the index extension for entries in another file.
+/// Name of the index extension that refers to entries in another file.
 const SPLIT: &[u8] = b"link";
 
-/// Returns a state file below `.ralph` that git tracks, if there is one. Starts git only if the index may contain one.
+/// Returns a state file below `.ralph` that git tracks; `None` if there is none. Starts git only if the index may contain one.
 #[must_use]
 pub fn state_file(working_dir: &Path, search_path: Option<&OsStr>) -> Option<RepoPath> {
     if !working_dir.join(RALPH_DIR).is_dir() || !may_track(working_dir) {
@@ -50,7 +50,7 @@ fn may_track(working_dir: &Path) -> bool {
     };
     let read = file.take(INDEX_BYTES_MAX).read_to_end(&mut bytes);
     let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
-    // Version 4 stores only the part of a name that differs from the name before.
+    // Index version 4 stores only the part of a name that differs from the previous name.
     let version = bytes.get(7).copied();
     read.is_err()
         || bytes.len() as u64 == INDEX_BYTES_MAX
@@ -88,7 +88,7 @@ mod tests {
                 tracked.as_deref(),
                 Some(".ralph/loops/x/journal-0001.jsonl")
             );
-            assert_eq!(found("."), None, "another directory's");
+            assert_eq!(found("."), None, "tracked in another directory");
             scratch.git(&["update-index", "--split-index"]);
             assert!(found("below").is_some());
             scratch.git(&["rm", "-r", "-q", "--cached", "below/.ralph/loops"]);

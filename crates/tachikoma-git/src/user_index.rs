@@ -9,7 +9,7 @@ use super::path::RepoPath;
 use super::program::{CancelToken, GitCommand, GitError, Output};
 use super::work_tracker::WorkTracker;
 
-/// Other git processes hold the lock for a moment only. Editors run git every few seconds.
+/// How long to wait for the index lock. Other git processes hold it only for a moment, and editors run git every few seconds.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Pause between two attempts to get the lock.
@@ -22,7 +22,7 @@ const NOTHING: [&str; 3] = [
     "no changes added to commit",
 ];
 
-/// Why nothing was committed. The changes are unaffected, and the next commit includes them.
+/// Why nothing was committed. The changes stay in the work tree, and the next commit includes them.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// A merge, rebase or similar operation of the user is in progress.
@@ -50,7 +50,7 @@ pub enum CommitError {
     Git(#[from] GitError),
 }
 
-/// Runs a command that locks the user's index. Tries again for a while if the index is locked.
+/// Runs a command that locks the user's index. If the index is locked, tries again for two seconds.
 pub fn run_with_index_lock(
     tracker: &WorkTracker,
     command: &GitCommand<'_>,

@@ -11,18 +11,18 @@ use tachikoma_fs::safe_read;
 use super::path::RepoPath;
 use super::program::GitError;
 
-/// Files of other versions are rejected.
+/// Format version of the record. Files of other versions are rejected.
 const VERSION: u32 = 1;
 
-/// A million paths. A larger file was not written by this program.
+/// Maximum size of the record in bytes, enough for a million paths. A larger file is foreign.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// The owners of uncommitted files, and the last survey and snapshot of a loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkRecord {
-    /// The tree of the last survey.
+    /// Id of the git tree of the last survey.
     pub tree: String,
-    /// When that survey began, in nanoseconds of the clock for file times. Surveys without changes are not recorded.
+    /// When that survey began, in nanoseconds of the clock for file times; `None` if unknown. Surveys without changes are not recorded.
     #[serde(default)]
     pub surveyed: Option<i64>,
     /// Files that the loop changed and has not committed.
@@ -32,13 +32,13 @@ pub struct WorkRecord {
     /// Files of `theirs` that the loop changed, too. They are not committed.
     #[serde(default)]
     pub withheld: BTreeSet<RepoPath>,
-    /// Files of `theirs` that are clean now, because the loop reverted or moved them. They still belong to others.
+    /// Files of `theirs` without a difference to HEAD, because the loop reverted or moved them. They still belong to others.
     #[serde(default)]
     pub resting: BTreeSet<RepoPath>,
-    /// Contents of files of others before the loop reverted or moved them, as object ids. They may come back.
+    /// Contents (object ids) of files of others before the loop reverted or moved them. They identify the files if they appear again.
     #[serde(default)]
     pub aside: BTreeSet<(RepoPath, String)>,
-    /// The last snapshot of the work tree.
+    /// The last snapshot of the work tree; `None` before the first one.
     #[serde(default)]
     pub snapshot: Option<LastSnapshot>,
     /// Files that `git add --intent-to-add` added to the user's index for a commit that has not ended.
@@ -49,7 +49,7 @@ pub struct WorkRecord {
     pub displaced: Vec<Displaced>,
 }
 
-/// An entry of the user's index that another one replaced: a file in the place of a directory.
+/// An entry of the user's index that was replaced because a file took the place of a directory, or a directory that of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Displaced {
     pub mode: String,
@@ -68,9 +68,9 @@ pub struct LastSnapshot {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Remembered {
     Work(Box<WorkRecord>),
-    /// There is no record: the loop is new.
+    /// There is no record, because the loop is new.
     Nothing,
-    /// The record cannot be used. Holds the reason.
+    /// The record cannot be used, for this reason.
     Damaged(String),
 }
 
@@ -105,7 +105,7 @@ impl WorkRecord {
         bytes.push(b'\n');
         bytes.extend_from_slice(&body);
         bytes.push(b'\n');
-        // If it is lost in a power cut, the loop does not commit some of its changes. No data is lost.
+        // The record is not synced. If it is lost in a power failure, some changes of the loop are not committed, but no data is lost.
         write_whole(path, &bytes, Durability::Lazy).map_err(|error| {
             GitError::io("write", path)(std::io::Error::other(tachikoma_core::error_chain(&error)))
         })?;

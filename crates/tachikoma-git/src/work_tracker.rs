@@ -1,4 +1,4 @@
-//! Tracks the work of a loop: surveys find what changed since the last survey, and which changes the loop made.
+//! Tracks the work of a loop. Each survey finds the changes since the last survey, and which of them the loop made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -37,9 +37,9 @@ pub struct WorkTracker {
     pub(crate) loop_index: LoopIndex,
     pub(crate) work_path: PathBuf,
     pub(crate) work: WorkRecord,
-    /// Whether there is no usable record of the last runner. All uncommitted files then belong to others.
+    /// Whether there is no usable record of the last runner, so that all uncommitted files belong to others.
     pub(crate) fresh: bool,
-    /// When the last survey of this runner began, in nanoseconds of the clock for file times.
+    /// When the last survey of this runner began, in nanoseconds of the clock for file times; `None` before the first one.
     pub(crate) surveyed: Option<i64>,
     pub(crate) detector: Detector,
     pub(crate) head: HeadState,
@@ -50,13 +50,13 @@ pub struct WorkTracker {
 /// State of the change detection.
 #[derive(Debug)]
 pub struct Detector {
-    /// The work tree as the last survey found it; `None` if it has to be read anew.
+    /// The work tree as the last survey found it; `None` if the whole work tree has to be read again.
     pub known: Option<KnownTree>,
-    /// Stamp of the loop's index when it was last written; `None` before.
+    /// Stamp of the loop's index when it was last written; `None` before that.
     pub index_stamp: Option<u64>,
-    /// Protected files that changed since the last survey that reported them.
+    /// Protected files that changed and are not reported yet.
     pub protected_changed: Vec<RepoPath>,
-    /// Ignore files outside of the work tree.
+    /// Paths of ignore files outside of the work tree.
     ignore_files: Vec<PathBuf>,
     stamps: Stamps,
 }
@@ -74,13 +74,13 @@ struct Stamps {
 pub struct HeadState {
     /// The commit of HEAD; `None` on a branch without commits.
     pub commit: Option<String>,
-    /// A tree with the same content as the commit.
+    /// Id of a tree with the same content as the commit; `None` if not known.
     pub equal_tree: Option<String>,
     /// The files that differ from the commit.
     pub dirty: Dirty,
-    /// Whether `dirty` was found for this commit.
+    /// Whether `dirty` was computed for this commit.
     pub dirty_is_current: bool,
-    /// Whether the work tree was compared with the commit at all.
+    /// Whether the work tree was compared with the commit yet.
     pub compared: bool,
 }
 
@@ -96,11 +96,11 @@ pub struct Warnings {
 /// References of the loop's snapshots.
 #[derive(Debug, Default)]
 pub struct SnapshotRefs {
-    /// Iterations that share the last snapshot and have no reference yet.
+    /// Iterations that use the last snapshot and have no reference yet.
     pub pending: BTreeSet<u32>,
     /// Whether the commit of the last snapshot is known to exist.
     pub commit_verified: bool,
-    /// Iterations with references; `None` before git was asked.
+    /// Iterations that have references; `None` before git was asked.
     pub existing: Option<BTreeSet<u32>>,
 }
 
@@ -157,14 +157,14 @@ impl WorkTracker {
         &self.work.tree
     }
 
-    /// Finds what changed since the last survey. Starts no process if nothing changed. Blocks.
+    /// Finds the changes since the last survey. Starts no process if nothing changed. Blocks.
     ///
     /// # Errors
     /// Git fails or is canceled. The next survey finds the same changes.
     pub fn survey(&mut self, owner: ChangeOwner, cancel: &CancelToken) -> Result<Survey, GitError> {
         let surveyed = match self.try_survey(owner, cancel) {
             Err(error) if !error.is_final() => {
-                // The loop's index may be damaged, or an object that it names is missing.
+                // The loop's index may be damaged, or an object in it is missing, so the survey is repeated with a new index.
                 self.detector.known = None;
                 self.loop_index.drop_index()?;
                 self.try_survey(owner, cancel)
@@ -172,14 +172,14 @@ impl WorkTracker {
             surveyed => surveyed,
         };
         if surveyed.is_err() {
-            // The detector may have seen changes that are not in the index.
+            // The detector may have noticed changes that are not in the index yet.
             self.detector.known = None;
         }
         surveyed
     }
 
     fn try_survey(&mut self, owner: ChangeOwner, cancel: &CancelToken) -> Result<Survey, GitError> {
-        // Read before the work tree, so that the next survey sees what changes meanwhile.
+        // The stamps are read before the work tree, so that the next survey notices changes that are made meanwhile.
         let stamps = self.detector.read_stamps(&self.loop_index.repository);
         let began = clock::file_time();
         self.check_index()?;
@@ -211,7 +211,7 @@ impl WorkTracker {
         Ok(survey)
     }
 
-    /// Forgets the known work tree if the loop's index was removed or replaced.
+    /// Forces a full read of the work tree if the loop's index was removed or replaced.
     fn check_index(&mut self) -> Result<(), GitError> {
         let now = stamp_of(&self.loop_index.index);
         if self.detector.index_stamp.is_some_and(|stamp| stamp != now) {
@@ -227,7 +227,7 @@ impl WorkTracker {
         self.loop_index.drop_index()
     }
 
-    /// Finds the files that may have changed. `None` if there are none.
+    /// Finds the files that may have changed. `None` if nothing changed.
     fn find_changes(
         &mut self,
         now: &Stamps,
@@ -238,7 +238,7 @@ impl WorkTracker {
         let same_index = now.user_index == before.user_index;
         let same_head = now.head == before.head;
         let mut known = self.detector.known.take();
-        // A commit frees the budget of the new files in it.
+        // A commit makes room in the budget for new files.
         let is_usable =
             |known: &&mut KnownTree| same_rules && same_index && (same_head || !known.over_budget);
         if let Some(usable) = known.as_mut().filter(is_usable)
@@ -257,7 +257,7 @@ impl WorkTracker {
                 hidden: known.hidden,
                 since,
             },
-            // The user's index changed. A user who adds an ignored file wants it in commits.
+            // The user's index changed. If the user added an ignored file, it is included in commits.
             Some(_) => Before::SameRules,
             None => Before::Unknown { since },
         };
@@ -293,7 +293,7 @@ impl WorkTracker {
             true => differences(&self.loop_index, &self.work.tree, &tree, cancel),
             false => Ok(Differences::default()),
         };
-        // The tree of the last survey may be gone from the repository. Then the changes since are unknown.
+        // The tree of the last survey may be missing in the repository. Then the changes since are unknown.
         let (changed, lost) = match changed {
             Ok(changed) => (changed.files, false),
             Err(error) if error.is_final() => return Err(error),
@@ -309,10 +309,10 @@ impl WorkTracker {
             let dirty = follow(&self.head.dirty, &changed);
             (dirty, self.head.equal_tree.clone())
         };
-        // An empty commit does not count: it leaves the same files uncommitted as before.
+        // An empty commit does not count as a moved HEAD, because the same files stay uncommitted.
         survey.head_moved =
             head_moved && was_compared && (lost || dirty != follow(&self.head.dirty, &changed));
-        // The state in memory changes only after the record was written, so that a failed survey can be repeated.
+        // The state in memory changes only after the record is written, so that a failed survey can be repeated.
         let mut work = self.work.clone();
         work.tree = tree;
         work.surveyed = Some(since.began);
@@ -393,7 +393,7 @@ impl WorkTracker {
         self.warnings.reported.extend(changed);
     }
 
-    /// Records which left-out files belong to others, in case they are tracked later.
+    /// Records which left-out files belong to others, because they may be tracked later.
     fn attribute_left_out(
         &mut self,
         left_out: &[LeftOut],
@@ -423,7 +423,7 @@ impl WorkTracker {
         Ok(())
     }
 
-    /// Records the present user's index as known, so that the next survey does not read everything again.
+    /// Records the current user's index as known, so that the next survey does not read the whole work tree again.
     pub fn accept_user_index(&mut self) {
         self.detector.stamps.user_index = stamp_of(&self.loop_index.repository.index);
     }

@@ -1,4 +1,4 @@
-//! Reads from git what was done in a work tree, for the hand-off to a new session. Without git there is just less information.
+//! Collects from git what was done in a work tree, for the hand-off to a new session. Without git, the hand-off has less information.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,13 +12,13 @@ use crate::program::GitCommand;
 pub use crate::repository::may_be_in_a_repository;
 use crate::{CancelToken, Git, is_object_name, is_ours, printable};
 
-/// Timeout for all queries of one hand-off. A large repository takes a second or two while the new session waits.
+/// Timeout for all queries of one hand-off. They take a second or two in a large repository, while the new session waits.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Enough for ten thousand paths. A hand-off names twenty files.
+/// Limit for the output of a query in bytes. It is enough for ten thousand paths. A hand-off names twenty files.
 const STDOUT_BYTES_MAX: usize = 1 << 20;
 
-/// Limit for counted commits. A hand-off names twenty.
+/// Git option that limits the number of counted commits. A hand-off names twenty.
 const COMMITS_MAX: &str = "--max-count=1000";
 
 /// Returns the commit of HEAD; `None` without a repository, a commit or `git`. Blocks for a bounded time.
@@ -27,7 +27,7 @@ pub fn head(dir: &Path) -> Option<String> {
     GitQueries::new(dir).head()
 }
 
-/// Returns what was done in a work tree since the commit `start`. Blocks for a bounded time.
+/// Returns the commits and changed files of a work tree since the commit `start`. Blocks for a bounded time.
 #[must_use]
 pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
     let Some(start) = start.filter(|start| is_object_name(start.as_bytes())) else {
@@ -75,7 +75,7 @@ fn commits(git: &GitQueries, start: &str) -> Option<Vec<String>> {
     )
 }
 
-/// Converts a path relative to the repository into one relative to the working directory, which is `prefix` (`a/b/`).
+/// Converts a path relative to the repository into one relative to the working directory, which is at `prefix` (`a/b/`) in it.
 fn from(prefix: &str, file: &str) -> String {
     let mut prefix = prefix;
     let mut up = String::new();
@@ -89,10 +89,10 @@ fn from(prefix: &str, file: &str) -> String {
     }
 }
 
-/// Runs queries in one repository until a deadline.
+/// Runs git queries in one repository until a deadline.
 struct GitQueries {
     git: Git,
-    /// Canceled at the deadline.
+    /// Token that is canceled at the deadline.
     cancel: CancelToken,
 }
 
@@ -104,7 +104,7 @@ impl GitQueries {
         }
     }
 
-    /// Returns the commit of HEAD, if there is one.
+    /// Returns the commit of HEAD; `None` if there is none.
     fn head(&self) -> Option<String> {
         verify(&self.git, "HEAD^{commit}", &self.cancel).ok()?
     }

@@ -1,4 +1,4 @@
-//! Writes the present work tree as a git tree, with a private index, so that the user's index is unchanged.
+//! Writes the current work tree as a git tree, with a temporary index, so that the user's index is unchanged.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,26 +14,26 @@ pub use super::rules::{Bounds, Rules};
 /// Git command that lists files that may differ from the index.
 const CHANGED: &str = "diff-files -z --name-only --no-renames --ignore-submodules=dirty";
 
-/// The present work tree as a git tree, with the index that it was written from.
+/// The current work tree as a git tree, with the index that it was written from.
 #[derive(Debug)]
 pub struct WorktreeTree {
     /// The id of the tree.
     pub tree: String,
-    /// New files that are left out because they exceed the budget together.
+    /// New files that are left out because they exceed the limit for all new files together.
     pub over_budget: Vec<Vec<u8>>,
     pub(crate) repository: Repository,
     pub(crate) index: TemporaryIndex,
 }
 
 impl WorktreeTree {
-    /// Builds a command that uses the index.
+    /// Builds a git command that uses the temporary index.
     pub fn command(&self, words: &'static str) -> GitCommand<'_> {
         self.repository.git.command(words).index(&self.index.0)
     }
 
-    /// Lists the files that differ from the index.
+    /// Lists the files that differ from the temporary index.
     pub fn differing(&self, cancel: &CancelToken) -> Result<BTreeSet<Vec<u8>>, GitError> {
-        // `update-index` fails if files differ, which is not an error here: the next command lists them.
+        // `update-index` fails if files differ, which is expected. The next command lists these files.
         let refresh = self.command("update-index -q --refresh");
         refresh.run(cancel)?;
         let output = self.command(CHANGED).stdout(cancel)?;
@@ -41,8 +41,8 @@ impl WorktreeTree {
     }
 }
 
-/// Writes the work tree of a repository as a tree. Files that are in `before` do not count as new. Changes nothing that the user
-/// sees; the contents of changed files are added to the object database. Blocks.
+/// Writes the work tree of a repository as a tree. Files in `before` do not count as new. The contents of changed files are added
+/// to the object database; nothing that the user sees changes. Blocks.
 ///
 /// # Errors
 /// Git fails, or the index cannot be copied.
@@ -71,7 +71,7 @@ pub fn worktree_tree(
     let changed = split_nul(&changed).filter(|path| !rules.is_off_limits(top, path));
     let (there, gone): (Vec<_>, Vec<_>) = changed.partition(|path| is_there(top, path));
     let new = split_nul(&new).filter(|path| {
-        // Git prints a nested repository with a slash.
+        // Git prints a nested repository with a slash at its end.
         !path.ends_with(b"/")
             && !rules.is_off_limits(top, path)
             && (known.contains(path) || !rules.is_huge(size_of(&at(top, path))))

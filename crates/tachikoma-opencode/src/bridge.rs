@@ -1,8 +1,8 @@
-//! The bridge: a process that the runner starts like an agent, and that holds one conversation with a server. It reads orders
-//! ([`Order`]) and prints events and reports ([`Own`]) as lines, and uses HTTP to talk to the server.
+//! The bridge is a process that the runner starts like an agent. It holds one conversation with an OpenCode server over HTTP. It
+//! reads orders ([`Order`]) and prints events and reports ([`Own`]), one per line.
 //!
-//! The bridge ends with its input, a signal or its server, and prints why. The server may go on with a turn after that, so a bridge
-//! that resumes a conversation first ends the turn that still runs there.
+//! The bridge exits when its input is closed, it gets a signal, or its server is lost, and prints why. The server may continue a
+//! turn after that, so a bridge that resumes a conversation first aborts such a turn.
 
 mod filter;
 mod find;
@@ -31,45 +31,45 @@ use session_tree::SessionTree;
 use tachikoma_core::error_chain as chain;
 use turn::Turn;
 
-/// A prompt with its hand-off has about 100 KiB.
+/// Maximum size of an order in bytes. A prompt with its hand-off has about 100 KiB.
 const ORDER_BYTES_MAX: usize = 16 << 20;
 
-/// Orders that wait while a request is under way. The runner sends few at a time.
+/// Maximum number of orders that wait while a request runs. The runner sends few at a time.
 const ORDERS_MAX: usize = 16;
 
-/// Time to end the turn under way when the bridge ends. The server takes up to 1.2 s, or longer on a busy machine.
+/// Time limit for aborting the running turn when the bridge exits. The server needs up to 1.2 s, or longer on a busy machine.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often the request for a hand-off is repeated after its server died. The loop limits the time.
+/// How often the request for a hand-off is repeated after the server died. The loop limits the total time.
 const RECOVERIES_MAX: u32 = 3;
 
 /// Settings of a bridge.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How the server is found.
+    /// Where the bridge finds its server.
     pub server: Server,
-    /// Working directory of the conversation, absolute.
+    /// Absolute path of the working directory of the conversation.
     pub directory: PathBuf,
     /// The model as `provider/model`; `None` for the server's default.
     pub model: Option<String>,
-    /// What the agent may do without permission requests.
+    /// Which actions of the agent are allowed without a permission request.
     pub permission: Permission,
     /// Commands that the agent may run with [`Permission::Safe`], each with any arguments.
     pub allow: Vec<String>,
     /// Id of the conversation to resume; `None` for a new one.
     pub resume: Option<String>,
-    /// Whether the loop manages the context, so that the server must not compact a full one.
+    /// Whether the loop manages the context, so that the server must not compact the conversation.
     pub managed: bool,
     /// Login that the user configured; `None` for a server without a password, or with a generated one.
     pub login: Option<Login>,
 }
 
-/// How the server is found.
+/// Where the bridge finds its server.
 #[derive(Clone, Debug)]
 pub enum Server {
-    /// At a fixed address. It is not supervised.
+    /// The server has a fixed address and is not supervised.
     At(String),
-    /// By the server file in the directory of its supervisor.
+    /// The server file in this directory of a supervisor names the address.
     Supervised(PathBuf),
 }
 
@@ -80,14 +80,14 @@ pub enum End {
     InputEnded,
     /// The bridge process got a signal that asks it to exit.
     Terminated,
-    /// The server is gone. Another bridge may find it again.
+    /// The server was lost. The next bridge may find it again.
     Lost(String),
-    /// There is no server, and waiting does not help.
+    /// There is no server, and it will not appear.
     GaveUp(String),
 }
 
 impl End {
-    /// Returns the last line to print, if there is one.
+    /// Returns the last line that the bridge prints; `None` if there is none.
     #[must_use]
     pub fn message(&self) -> Option<String> {
         match self {
@@ -97,7 +97,7 @@ impl End {
         }
     }
 
-    /// Returns the exit code.
+    /// Returns the exit code of the bridge.
     #[must_use]
     pub fn code(&self) -> u8 {
         match self {
@@ -165,7 +165,7 @@ struct Conversation {
     session_tree: SessionTree,
     filter: Filter,
     turn: Option<Turn>,
-    /// Event streams in a row that ended without an event.
+    /// Number of consecutive event streams that ended without an event.
     reconnected: u32,
 }
 
@@ -174,22 +174,22 @@ struct Conversation {
 enum Origin {
     /// The conversation is new, or its first prompt was sent already.
     Fresh,
-    /// The conversation was resumed. The server may have a turn of it that was interrupted.
+    /// The conversation was resumed. The server may have an interrupted turn of it.
     Resumed,
-    /// The server no longer knows the conversation that was to be resumed.
+    /// The conversation could not be resumed, because the server no longer knows it.
     Gone,
 }
 
-/// Context sizes of the models, in tokens.
+/// Maximum context sizes of the models, in tokens.
 #[derive(Debug, Default)]
 struct ContextWindows {
-    /// The request for them, which runs while the first prompt is sent.
+    /// Task that asks for the sizes while the first prompt is sent; `None` after it has ended.
     request: Option<JoinHandle<Vec<(String, u64)>>>,
-    /// Sizes by model that were not printed yet.
+    /// Context sizes by model that were not reported yet.
     unreported: Vec<(String, u64)>,
 }
 
-/// The next event of a bridge.
+/// The next thing that the bridge has to handle.
 enum Next {
     Order(Option<Order>),
     Event(Result<String, StreamEnd>),
@@ -245,7 +245,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// Returns the request for a hand-off if it lost its server. The loop repeats iterations, but not this request.
+    /// Returns the request for a hand-off if the server was lost during it. The loop repeats iterations, but not this request.
     fn prompt_to_repeat(&self, end: &End, conversation: &Conversation) -> Option<String> {
         let is_lost = matches!(end, End::Lost(_)) && self.recoveries < RECOVERIES_MAX;
         let turn = conversation.turn.as_ref().filter(|_| is_lost);
@@ -281,7 +281,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         self.print(&line).await
     }
 
-    /// Prints one line. A runner that no longer reads has closed the input as well.
+    /// Prints one line. If the runner no longer reads, it has closed the input as well.
     async fn print(&mut self, line: &str) -> Result<(), End> {
         let mut bytes = Vec::with_capacity(line.len() + 1);
         bytes.extend_from_slice(line.as_bytes());
@@ -308,7 +308,7 @@ async fn read_orders(mut input: impl AsyncRead + Unpin, orders: mpsc::Sender<Ord
         };
         let mut read_orders = Vec::new();
         lines.push(buffer.get(..read).unwrap_or_default(), &mut |line| {
-            // Only the runner writes here, so that other lines are ignored.
+            // Only the runner writes to this input, so lines that are not orders are ignored.
             read_orders.extend(serde_json::from_str::<Order>(&line.text));
         });
         for order in read_orders {

@@ -1,7 +1,7 @@
 //! A client of OpenCode's server: each request has its own connection and is bounded in time and size.
 //!
-//! Connections are not reused. A request on a kept connection may be lost when the server dies, and then it is unknown whether it
-//! arrived. The server also never answers requests that it gets in its first second, nor later ones on the same connection.
+//! Connections are not reused. If the server dies, it is unknown whether a request on a reused connection arrived. The server also
+//! never answers requests that it gets in its first second, nor later ones on the same connection.
 
 mod address;
 mod stream;
@@ -27,16 +27,16 @@ use tokio::task::JoinSet;
 use tachikoma_config::Secret;
 use tachikoma_process::{ListenerError, Owner, verify};
 
-/// A server on the same machine accepts a connection at once or not at all.
+/// Timeout for connecting. A server on the same machine accepts a connection at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeout of most requests. The first request of a directory loads its tools, which takes seconds, or longer on a busy machine.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The last message of a conversation, or the list of all providers with their models, has some megabytes.
+/// Maximum size of an answer in bytes. The last message of a conversation, or the list of all models, has some megabytes.
 const BODY_BYTES_MAX: usize = 32 << 20;
 
-/// Length of the part of an unexpected answer that is quoted in an error.
+/// Maximum length in bytes of the part of an unexpected answer that is quoted in an error.
 const QUOTED_BYTES_MAX: usize = 200;
 
 /// The server's user name unless `OPENCODE_SERVER_USERNAME` is set.
@@ -57,11 +57,11 @@ pub struct Login {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     address: Address,
-    /// The project directory that the requests are about; `None` for the directory that the server was started in.
+    /// Project directory of the requests; `None` for the directory in which the server was started.
     directory: Option<String>,
     /// User name and password; `None` if the server has no password.
     login: Option<Login>,
-    /// The only process that may get the password.
+    /// The only process that may receive the password.
     owner: Owner,
 }
 
@@ -77,15 +77,15 @@ pub(crate) struct ClientError {
 /// What went wrong with a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The server is not reachable, or did not answer in full.
+    /// The server is not reachable, or its answer is incomplete.
     #[error("does not answer")]
     NoAnswer {
-        /// Whether the server may have got the request.
+        /// Whether the server may have received the request.
         may_have_arrived: bool,
         #[source]
         source: BoxError,
     },
-    /// Another process listens at the address. It did not get the password.
+    /// Another process than the server listens at the address. It did not get the password.
     #[error("is not the OpenCode server")]
     OtherListener {
         #[source]
@@ -107,7 +107,7 @@ pub(crate) enum Failure {
         "answered with {answer}: this is not an OpenCode server, or its version is not supported"
     )]
     NotOpenCode { answer: String },
-    /// The server says that it is not healthy.
+    /// The server reports that it is not healthy.
     #[error("is not healthy: {0}")]
     Unhealthy(String),
     /// The answer is longer than the limit.
@@ -128,12 +128,12 @@ impl std::error::Error for ClientError {
 }
 
 impl ClientError {
-    /// Returns whether the server may have got the request, although it did not answer.
+    /// Returns whether the server may have received the request, although it did not answer.
     pub fn may_have_arrived(&self) -> bool {
         matches!(self.failure, Failure::NoAnswer { may_have_arrived, .. } if may_have_arrived)
     }
 
-    /// Returns whether the server is down or does not answer, so that it may come back.
+    /// Returns whether the server is down or does not answer, so that it may come back later.
     pub fn is_absence(&self) -> bool {
         match &self.failure {
             Failure::NoAnswer { .. } | Failure::Unhealthy(_) => true,
@@ -149,10 +149,10 @@ impl ClientError {
     }
 }
 
-/// Returns the answer to a request that the caller can do without; `None` if the server refused it.
+/// Returns the answer to an optional request; `None` if the server refused it.
 ///
 /// # Errors
-/// The server is gone.
+/// The server does not answer.
 pub(crate) fn unless_absent<T>(answer: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -188,10 +188,10 @@ pub(crate) struct Request<'a> {
     pub method: Method,
     /// Path of the request. It begins with a slash.
     pub path: &'a str,
-    /// The query, without the directory.
+    /// Query parameters, without the directory.
     pub query: &'a [(&'a str, &'a str)],
     pub body: Option<&'a Value>,
-    /// Limits the whole exchange.
+    /// Time limit for the whole request and its answer.
     pub timeout: Duration,
 }
 
@@ -219,7 +219,7 @@ impl<'a> Request<'a> {
 #[derive(Debug)]
 struct Reply {
     response: Response<Incoming>,
-    /// The connection ends when this is dropped.
+    /// The connection, which is closed when this is dropped.
     connection: Connection,
 }
 
@@ -232,7 +232,7 @@ struct Connection {
 }
 
 impl Client {
-    /// Returns a client of a server. `pid` is the server's process, if it is known: the password is sent to no other process.
+    /// Returns a client of a server. `pid` is the process of the server; the password is sent to no other process. `None` if it is unknown.
     pub fn new(address: Address, login: Option<Login>, pid: Option<i32>) -> Self {
         Self {
             address,
@@ -242,7 +242,7 @@ impl Client {
         }
     }
 
-    /// Sets the project directory that the requests are about.
+    /// Sets the project directory of the requests.
     pub fn in_directory(self, directory: String) -> Self {
         Self {
             directory: Some(directory),
@@ -295,7 +295,7 @@ impl Client {
             }
             Err(error) => return Err(error),
         };
-        // The server answers unknown paths with a web page and status 200. Only the body proves what it is.
+        // The server answers unknown paths with a web page and status 200, so only the body shows whether it is an OpenCode server.
         match answer["healthy"].as_bool() {
             Some(true) => Ok(answer["version"].as_str().map(str::to_owned)),
             Some(false) => Err(failed(Failure::Unhealthy(quoted(&answer.to_string())))),
@@ -321,7 +321,7 @@ impl Client {
             connection: _connection,
         } = self.send(request).await?;
         let status = response.status();
-        // Without the query and the body, which may hold paths and texts.
+        // Query and body are not logged, because they may contain paths and texts.
         tracing::debug!(
             method = %request.method,
             path = request.path,
@@ -411,7 +411,7 @@ impl Client {
         let (mut sender, driver) = http1::handshake(stream).await.map_err(Failure::not_sent)?;
         let mut task = JoinSet::new();
         task.spawn(async move {
-            // The sender gets the error, too.
+            // The code that sent the request gets the error, too.
             let _ = driver.await;
         });
         let answered = sender.send_request(message).await;
@@ -434,8 +434,8 @@ impl Client {
         })
     }
 
-    /// Connects, and checks before and after that which process listens. If the same socket listened both times, it took the
-    /// connection. A server that died leaves its port to any process.
+    /// Connects, and checks before and after that which process listens at the address. If the same socket listened both times, it
+    /// accepted the connection. After a server has died, any process can use its port.
     async fn connect(&self) -> Result<TcpStream, Failure> {
         let authority = self.address.authority();
         let before = authority.parse().ok();
@@ -453,13 +453,13 @@ impl Client {
         Ok(stream)
     }
 
-    /// Checks that the process which listens at an address may get the password, and returns its sockets.
+    /// Checks that the process which listens at an address may get the password. Returns its sockets.
     fn verify(
         &self,
         address: std::net::SocketAddr,
     ) -> Result<Vec<tachikoma_process::Listener>, Failure> {
         let is_supervised = self.owner != Owner::User;
-        // The user chose a server on another machine.
+        // The user configured a server on another machine, so its process cannot be checked.
         let is_elsewhere = !is_supervised && !address.ip().is_loopback();
         if self.login.is_none() || is_elsewhere {
             return Ok(Vec::new());
@@ -490,14 +490,14 @@ fn content_type_of(response: &Response<Incoming>) -> String {
         .to_owned()
 }
 
-/// Returns the message of an error: `{"name":...,"data":{"message":...}}`.
+/// Returns the message in an error of the server: `{"name":...,"data":{"message":...}}`.
 fn message_of(json: &Value) -> String {
     let texts = [&json["data"]["message"], &json["message"], &json["name"]];
     let text = texts.into_iter().find_map(Value::as_str);
     quoted(&text.map_or_else(|| json.to_string(), str::to_owned))
 }
 
-/// Returns the beginning of the first line.
+/// Returns the beginning of the first line of a text.
 fn quoted(text: &str) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     let end = line.floor_char_boundary(QUOTED_BYTES_MAX);
@@ -511,7 +511,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    /// Serves one connection with these bytes, and returns the result of a health request.
+    /// Starts a server that sends these bytes on one connection, and returns the result of a health request to it.
     async fn health(answer: String, password: Option<&str>) -> Result<Option<String>, ClientError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -598,7 +598,7 @@ mod tests {
             user: DEFAULT_USER.to_owned(),
             password: "hunter2".to_owned().into(),
         };
-        // This process listens, which is not a child of the other one.
+        // The process that listens is this one, not the other one or a child of it.
         let mut other = std::process::Command::new("sleep")
             .arg("1000")
             .spawn()

@@ -15,7 +15,7 @@ use tachikoma_store::StoreError;
 /// Name of the login file.
 pub const NAME: &str = "login.json";
 
-/// The file has about a hundred bytes. A larger one was not written by a supervisor.
+/// Maximum size of the file in bytes. It has about a hundred, so a larger one is foreign.
 const BYTES_MAX: u64 = 4 << 10;
 
 /// Generates a password with 122 random bits.
@@ -26,7 +26,7 @@ pub fn generate(user: String) -> Login {
     }
 }
 
-/// Replaces the file atomically.
+/// Replaces the login file atomically.
 pub fn write(dir: &Path, login: &Login) -> Result<(), StoreError> {
     let text = json!({"user": login.user, "password": login.password.expose()});
     let text = format!("{text}\n");
@@ -34,12 +34,12 @@ pub fn write(dir: &Path, login: &Login) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Removes the file if it is there.
+/// Removes the login file if it exists.
 pub fn remove(dir: &Path) {
     let _ = std::fs::remove_file(dir.join(NAME));
 }
 
-/// Reads the file in a supervisor's directory; `None` if there is no file.
+/// Reads the login file in a supervisor's directory; `None` if there is no file.
 pub fn read(dir: &Path) -> Result<Option<Login>, StoreError> {
     let path = dir.join(NAME);
     let bytes = match safe_read::read(&path, BYTES_MAX) {

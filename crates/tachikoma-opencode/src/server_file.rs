@@ -14,7 +14,7 @@ use tachikoma_store::{StoreError, lock};
 /// Name of the server file.
 pub const NAME: &str = "server.json";
 
-/// The file has a few hundred bytes. A larger one was not written by a supervisor.
+/// Maximum size of the file in bytes. It has a few hundred, so a larger one is foreign.
 const BYTES_MAX: u64 = 64 << 10;
 
 /// The state of a supervised server.
@@ -25,11 +25,11 @@ pub enum Condition {
     Starting,
     /// The server answers at its address.
     Ready,
-    /// The server is being ended, or has ended and will be started again.
+    /// The server is being stopped, or is down and will be started again.
     Restarting,
     /// The server is down until a command starts it.
     Stopped,
-    /// The server is down because restarts do not help, until a command starts it.
+    /// The server crashed too often. It is down until a command starts it.
     GaveUp,
 }
 
@@ -38,17 +38,17 @@ pub enum Condition {
 pub struct ServerFile {
     /// State of the server.
     pub state: Condition,
-    /// Address; `None` unless the server is ready.
+    /// Address of the server; `None` unless it is ready.
     pub url: Option<String>,
-    /// Process id; `None` if the server does not run.
+    /// Process id of the server; `None` if it is not running.
     pub pid: Option<i32>,
-    /// Number of starts so far.
+    /// Number of starts of the server so far.
     pub generation: u64,
     /// Why the server is not ready; `None` if it is ready.
     pub why: Option<String>,
     /// Time of the next restart while the server is down, or the deadline of a start that is in progress; `None` otherwise.
     pub until: Option<Timestamp>,
-    /// Version that the server reported.
+    /// Version that the server reported; `None` before that.
     #[serde(default)]
     pub version: Option<String>,
 }
@@ -68,7 +68,8 @@ impl Default for ServerFile {
 }
 
 impl ServerFile {
-    /// Reads the file in a supervisor's directory; `None` if there is no file. If the supervisor is dead, the server counts as stopped.
+    /// Reads the server file in a supervisor's directory; `None` if there is no file. If the supervisor is dead, the server counts
+    /// as stopped.
     ///
     /// # Errors
     /// The file cannot be read or parsed.
@@ -92,18 +93,18 @@ impl ServerFile {
         }))
     }
 
-    /// Returns the generation in the file, also if its supervisor is dead; 0 if there is no file.
+    /// Returns the number of starts in the file, even if its supervisor is dead; 0 if there is no file.
     pub fn last_generation(dir: &Path) -> Generation {
         let bytes = safe_read::read(&dir.join(NAME), BYTES_MAX).unwrap_or_default();
         let file = serde_json::from_slice::<Self>(&bytes).unwrap_or_default();
         Generation(file.generation)
     }
 
-    /// Replaces the file atomically.
+    /// Replaces the server file atomically.
     pub fn write(&self, dir: &Path) -> Result<(), StoreError> {
         let mut text = serde_json::to_vec(self).expect("plain data");
         text.push(b'\n');
-        // Not synced: after a crash of the machine there is no server.
+        // The file is not synced: after a crash of the machine there is no server.
         write_whole(&dir.join(NAME), &text, Durability::Lazy)?;
         Ok(())
     }

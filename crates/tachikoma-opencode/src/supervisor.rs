@@ -1,6 +1,6 @@
-//! The supervisor of `opencode serve`: starts the server, and restarts it by the rules of the core.
+//! The supervisor of `opencode serve`: starts the server, and restarts it as the core decides.
 //!
-//! One task owns the state. The server runs below a guard, so that no process of the server outlives the server or the supervisor.
+//! One task owns the state. The server runs below a guard process, so that no process of it survives the server or the supervisor.
 
 mod actor;
 mod command_line;
@@ -36,7 +36,7 @@ pub use log::files as log_files;
 /// Name of the shared supervisor's directory below `.ralph`. The server of a loop has its own directory.
 pub const DIR: &str = "opencode";
 
-/// Returns whether a file of this name in a supervisor's directory was made by the supervisor.
+/// Returns whether a file name in a supervisor's directory belongs to the supervisor.
 pub fn is_supervisor_file(name: &str) -> bool {
     let known = [
         ".gitignore",
@@ -50,7 +50,7 @@ pub fn is_supervisor_file(name: &str) -> bool {
         || atomic_file::is_temporary(name)
 }
 
-/// Settings of a supervisor. The caller reads the environment, not this library.
+/// Settings of a supervisor. The caller reads environment variables; this library does not.
 #[derive(Clone, Debug)]
 pub struct SupervisorSettings {
     /// The server's settings.
@@ -59,46 +59,46 @@ pub struct SupervisorSettings {
     pub working_dir: PathBuf,
     /// Directory of the lock, the journal, the log and the server file.
     pub dir: PathBuf,
-    /// Directory of the control socket. It must belong to the user.
+    /// Directory of the control socket. It must belong to this user.
     pub runtime_dir: PathBuf,
-    /// The guard's program, which calls [`serve`](tachikoma_process::serve), with its arguments.
+    /// Command line of the guard process, which calls [`serve`](tachikoma_process::serve).
     pub guard: Vec<OsString>,
     /// Whether to put the server's processes into a cgroup, if one is available.
     pub cgroup: bool,
     /// Which children of this process belong to the server if the guard is killed.
     pub adoption: Adoption,
-    /// Marks the server's processes: the id of its loop, or a new one for a shared server.
+    /// Id that marks the server's processes: that of its loop, or a new one for a shared server.
     pub id: LoopId,
     /// Environment variables of the server, in addition to those of this process.
     pub env: Vec<(OsString, OsString)>,
-    /// The password that the user set. If it is `None` and `opencode.require_password` is true, the supervisor generates one and writes
-    /// it to a file for the clients.
+    /// Password that the user set. If it is `None` and `opencode.require_password` is true, the supervisor generates one and
+    /// writes it to the login file.
     pub password: Option<Secret>,
     /// User name for the password; `opencode` if `None`.
     pub user: Option<String>,
-    /// How SIGINT or SIGTERM to the server are handled.
+    /// How SIGINT and SIGTERM that end the server are interpreted.
     pub signals: StopSignals,
     /// How the supervisor was started.
     pub by: StartedBy,
-    /// Whether [`SupervisorHandle::report_idle`] is called when no session is busy. Otherwise the supervisor asks the server.
+    /// Whether the loop calls [`SupervisorHandle::report_idle`] when no session is busy. Otherwise the supervisor asks the server.
     pub idle_is_reported: bool,
     /// Environment variables that are removed for the server and its tools.
     pub hidden: Vec<OsString>,
-    /// Whether the output of the server is written to its log. It may contain parts of conversations.
+    /// Whether the output of the server is written to a log. It may contain parts of conversations.
     pub keeps_log: bool,
-    /// Reads the settings again for `reload`; `None` if they cannot change.
+    /// Function that reads the settings again for `reload`; `None` if they cannot change.
     pub reader: Option<SettingsReader>,
 }
 
 /// Why a supervisor cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SupervisorError {
-    /// Another supervisor has the directory.
+    /// Another supervisor holds the lock of the directory.
     #[error("another supervisor runs in {}{}", dir.display(), holder.as_ref().map_or_else(String::new, |holder| format!(": pid {}, since {}", holder.pid, holder.since)))]
     Held {
         /// The supervisor's directory.
         dir: PathBuf,
-        /// The other supervisor, if its lock file could be read.
+        /// The other supervisor; `None` if its lock file could not be read.
         holder: Option<Holder>,
     },
     /// The settings are not valid.
@@ -113,12 +113,12 @@ pub enum SupervisorError {
     /// A task of the supervisor panicked.
     #[error("{0}")]
     Broken(String),
-    /// The control socket cannot be made.
+    /// The control socket cannot be created.
     #[error(transparent)]
     Control(#[from] ListenError),
 }
 
-/// Returns the policy for the core.
+/// Returns the restart policy for the core.
 fn policy(settings: &OpenCodeSettings, signals: StopSignals) -> ServerPolicy {
     ServerPolicy {
         signals,

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tachikoma_core::Timestamp;
 
-/// If the wall clock is this much ahead of the monotonic clock, it was set or the machine was suspended. A task that wakes this much late was
-/// stopped.
+/// Smallest jump that is noticed. If the wall clock is this far ahead of the monotonic clock, it was changed or the machine was
+/// suspended. A task that wakes this late was stopped.
 const JUMP: Duration = Duration::from_secs(2);
 
-/// The longest sleep. The monotonic clock does not show that the wall clock was set, so that a sleeping task has to wake and check.
+/// Longest sleep. The monotonic clock does not show that the wall clock was changed, so a sleeping task has to wake and check.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 
-/// A clock that never goes back. It starts with the wall clock and advances with the monotonic clock. It ignores a wall clock that is set back.
-/// It follows a wall clock that jumps ahead, and reports the length of the jump.
+/// A clock that never goes back. It starts with the wall clock and advances with the monotonic clock. If the wall clock is set
+/// back, it ignores that. If the wall clock jumps ahead, it follows and reports the length of the jump.
 #[derive(Debug)]
 pub struct Clock {
     start: Timestamp,
@@ -39,7 +39,7 @@ impl Clock {
         self.reading(wall(), measured)
     }
 
-    /// Returns how much the time has jumped ahead since the last call; `None` if it has not.
+    /// Returns how far the time has jumped ahead since the last call; `None` if it has not.
     pub fn jumped(&mut self) -> Option<Duration> {
         Some(std::mem::take(&mut self.jumped)).filter(|jump| !jump.is_zero())
     }
@@ -61,7 +61,7 @@ impl Clock {
         } else {
             measured
         };
-        // Two readings may be equal. Adding a millisecond to each would make the clock run fast, and records are ordered by their numbers.
+        // Two readings may be equal, because records are ordered by number. Adding a millisecond to each would make the clock run fast.
         self.last = now.max(self.last);
         self.last
     }
@@ -85,9 +85,9 @@ pub fn timestamp_of(time: SystemTime) -> Timestamp {
     Timestamp::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Returns how long a task was stopped that slept from `since` and should have woken at `meant`; `None` unless it woke later than a busy machine
-/// explains. The start of a stop from outside (SIGSTOP, a frozen container) is unknown, so the whole sleep counts. Timeouts may be late by up to
-/// `SLEEP_MAX`, but never early.
+/// Returns how long a task was stopped that slept from `since` and should have woken at `meant`; `None` if the delay can be
+/// explained by a busy machine. The start of a stop (SIGSTOP, a frozen container) is unknown, so the whole sleep counts as
+/// stopped. Timeouts may be late by up to `SLEEP_MAX`, but never early.
 #[must_use]
 pub fn overslept(since: Instant, meant: tokio::time::Instant) -> Option<Duration> {
     stopped(since, meant.into_std(), Instant::now())
@@ -129,7 +129,11 @@ mod tests {
         let since = Instant::now();
         let meant = since + Duration::from_secs(5);
         let woke_after = |millis| stopped(since, meant, since + Duration::from_millis(millis));
-        assert_eq!(woke_after(1_000), None, "woken early by an event");
+        assert_eq!(
+            woke_after(1_000),
+            None,
+            "the task was woken early by an event"
+        );
         assert_eq!(woke_after(6_999), None);
         assert_eq!(woke_after(30_000), Some(Duration::from_secs(30)));
     }
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!(clock.jumped(), None);
         assert_eq!(clock.reading(hour_later, second_later), hour_later);
         assert_eq!(clock.jumped(), Some(hour - Duration::from_secs(1)));
-        assert_eq!(clock.jumped(), None, "reported once");
+        assert_eq!(clock.jumped(), None, "the jump is reported once");
         assert!(clock.now() >= hour_later);
     }
 }

@@ -5,12 +5,12 @@ use std::future::Future;
 
 use tokio::task::JoinHandle;
 
-/// A background task with a name. Its panic is reported.
+/// A background task with a name, which reports its panic.
 #[derive(Debug)]
 pub struct Task {
     name: &'static str,
     handle: JoinHandle<()>,
-    /// Whether `handle` has finished. A finished handle must not be polled again.
+    /// Whether the task has finished. A finished handle must not be polled again.
     over: bool,
 }
 
@@ -24,7 +24,7 @@ impl Task {
         }
     }
 
-    /// Waits for a panic of the task. Returns a message with its name; never returns without a panic. Cancel-safe.
+    /// Waits for a panic of the task. Returns a message with the name of the task; never returns without a panic. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         match self.ended().await {
             Some(reason) => reason,
@@ -32,7 +32,8 @@ impl Task {
         }
     }
 
-    /// Waits for the end of the task. Returns the message of its panic; `None` without a panic, or if it was returned before. Cancel-safe.
+    /// Waits for the end of the task. Returns the message of its panic; `None` without a panic, or if the message was returned
+    /// before. Cancel-safe.
     pub async fn ended(&mut self) -> Option<String> {
         if self.over {
             return None;
@@ -43,7 +44,7 @@ impl Task {
         Some(panicked(self.name, error.into_panic().as_ref()))
     }
 
-    /// Ends the task at its next `await`.
+    /// Aborts the task at its next `await`.
     pub fn abort(&self) {
         self.handle.abort();
     }

@@ -1,5 +1,4 @@
-//! Archives a loop: its snapshot moves into its directory. Journal and transcripts stay where they are. An archived loop is not
-//! the current loop, so the next run starts another one.
+//! Archives a loop: moves its snapshot into its directory. An archived loop is not the current loop, so the next run starts another one.
 
 use std::path::Path;
 
@@ -14,7 +13,7 @@ use super::{StoreError, layout, loops};
 
 pub use super::archived_snapshot::{move_away, remove, set_aside, write_archived, write_unknown};
 
-/// Archives a loop. The lock of the working directory must be held.
+/// Archives a loop. The caller must hold the lock of the working directory.
 ///
 /// # Errors
 /// The snapshot cannot be moved. The loop is unchanged.
@@ -32,7 +31,7 @@ pub fn archive(
             set_aside(working_dir, snapshot, other.loop_id, encryption)?;
             of_journal(working_dir, snapshot, loop_id, encryption)
         }
-        // Kept as it is for the version that wrote it.
+        // A newer version wrote this snapshot, so its bytes are copied unchanged.
         Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot, encryption)?,
         Err(error) => {
             quarantine_unreadable(working_dir, snapshot, error, encryption)?;
@@ -45,7 +44,7 @@ pub fn archive(
     remove(snapshot, encryption)
 }
 
-/// Archives every loop except `current`. A runner may have died after it created that loop and before it archived the one before.
+/// Archives every loop except `current`. A runner may have died after it created `current` and before it archived the loop before it.
 ///
 /// # Errors
 /// The loops cannot be listed, or one cannot be archived.
@@ -65,7 +64,7 @@ pub fn archive_others(
     Ok(())
 }
 
-/// Makes room for the snapshot of a new loop: archives the loop before it, and keeps an unreadable snapshot.
+/// Makes the path of the snapshot free for a new loop: archives the previous loop, and moves an unreadable snapshot to the quarantine.
 ///
 /// # Errors
 /// A snapshot cannot be moved.
@@ -85,7 +84,7 @@ pub fn make_way(
     }
 }
 
-/// Keeps a file that is not a readable snapshot as it is.
+/// Moves a file that is not a readable snapshot to the quarantine.
 fn quarantine_unreadable(
     working_dir: &Path,
     snapshot: &Path,

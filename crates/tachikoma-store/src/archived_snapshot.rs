@@ -1,4 +1,4 @@
-//! The snapshot of an archived loop. It is in the directory of its loop, where a run does not find it as the current one.
+//! The snapshot of an archived loop. It is in the directory of that loop, where a run does not use it as the current snapshot.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ use super::encryption::Encryption;
 use super::layout::{self, ARCHIVED, is_archived};
 use super::snapshot;
 
-/// Moves the snapshot of another loop to that loop's directory, which archives it. If that loop is deleted or
-/// archived with another snapshot, it goes to the quarantine.
+/// Moves the snapshot of another loop to that loop's directory, which archives the loop. If that directory is missing or already
+/// has another snapshot, the file moves to the quarantine.
 ///
 /// # Errors
-/// It cannot be moved and stays where it is.
+/// The snapshot cannot be moved. It is unchanged.
 pub fn set_aside(
     working_dir: &Path,
     snapshot: &Path,
@@ -38,7 +38,7 @@ pub fn set_aside(
     remove(snapshot, encryption)
 }
 
-/// An empty snapshot stays empty: the state is unknown.
+/// Writes the snapshot of an archived loop. Empty `bytes` mean that the state is unknown; the file is empty, too.
 pub fn write_archived(dir: &Path, bytes: &[u8], encryption: &Encryption) -> Result<(), StoreError> {
     let path = dir.join(ARCHIVED);
     if bytes.is_empty() {
@@ -48,7 +48,7 @@ pub fn write_archived(dir: &Path, bytes: &[u8], encryption: &Encryption) -> Resu
     Ok(())
 }
 
-/// Archives a loop without a state, because it is unknown.
+/// Archives a loop with an empty snapshot, because its state is unknown.
 pub fn write_unknown(path: &Path) -> Result<(), StoreError> {
     write_whole(path, b"", Durability::Synced)?;
     Ok(())
@@ -66,7 +66,7 @@ pub fn move_away(
     Ok(())
 }
 
-/// Lists the files of a snapshot.
+/// Lists all possible files of a snapshot: plain, compressed and encrypted.
 fn forms(snapshot: &Path, encryption: &Encryption) -> impl Iterator<Item = PathBuf> {
     let counts = snapshot::place(snapshot, encryption);
     let forms = snapshot::all_places(snapshot);
@@ -74,7 +74,7 @@ fn forms(snapshot: &Path, encryption: &Encryption) -> impl Iterator<Item = PathB
     forms.into_iter().filter(is_one)
 }
 
-/// Removes a snapshot, in all its forms.
+/// Removes all files of a snapshot: plain, compressed and encrypted.
 pub fn remove(snapshot: &Path, encryption: &Encryption) -> Result<(), StoreError> {
     for path in forms(snapshot, encryption) {
         match std::fs::remove_file(&path) {

@@ -1,7 +1,7 @@
-//! Backups: a loop at one record, in one tar file. `docs/backups.md` describes the format.
+//! Backups: the state of a loop after one record, in one tar file. `docs/backups.md` describes the format.
 //!
-//! A backup has the snapshot and the open segment of the journal, which is enough to continue from. Closed segments are only
-//! history and are left out, because ten copies of a long history would fill the disk.
+//! A backup has the snapshot and the open segment of the journal, which is enough to resume the loop. Closed segments are left
+//! out, because ten copies of a long history would fill the disk.
 
 mod archive;
 mod choice;
@@ -27,13 +27,13 @@ pub use files::{
     Listed, by_name, is_name, is_remainder, list, list_names, remove_of, remove_remains,
 };
 
-/// The format that this version writes, and the newest that it reads.
+/// Format version of backups that this program writes, and the newest one that it reads.
 pub const FORMAT: u32 = 1;
 
-/// Name of the git bundle with the loop's work, in the directory of the loop and in a backup.
+/// Name of the git bundle with the commits and changes of the loop, in the directory of the loop and in a backup.
 pub const BUNDLE_NAME: &str = "git-work.bundle";
 
-/// Limit for the bundle in a backup.
+/// Maximum size of the git bundle in a backup, in bytes.
 pub const BUNDLE_BYTES_MAX: u64 = 256 << 20;
 
 /// The manifest: the first entry of a backup.
@@ -51,18 +51,18 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
     #[serde(rename = "life")]
     pub epoch: Epoch,
-    /// Whether a restore made it before it replaced the loop.
+    /// Whether a restore made this backup before it replaced the loop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_restore: bool,
     /// When the backup was taken.
     pub taken_at: Timestamp,
-    /// The iteration that was started last.
+    /// Number of the iteration that was started last.
     pub iteration: u32,
-    /// Public state of the loop.
+    /// State of the loop as `status` shows it.
     pub status: LoopState,
-    /// Number of the journal segment in it; `None` if the journal was unusable.
+    /// Number of the journal segment in the backup; `None` if the journal was unusable.
     pub segment: Option<u32>,
-    /// The other files of the backup, in the order in which they are stored.
+    /// The files of the backup except the manifest, in the order in which they are stored.
     pub files: Vec<Entry>,
 }
 
@@ -73,22 +73,22 @@ pub struct Entry {
     pub name: String,
     /// Size of the file in bytes.
     pub bytes: u64,
-    /// CRC-32C of its content, in hexadecimal.
+    /// CRC-32C of the file content, in hexadecimal.
     pub crc32c: String,
 }
 
-/// The state of a loop at one record, from which a backup is made.
+/// Input for a backup: the state of a loop after one record.
 #[derive(Debug)]
 pub struct Moment {
     /// The snapshot at the last record of the backup.
     pub snapshot: Box<Snapshot>,
-    /// The snapshot file of an earlier version, if it has to be kept unchanged.
+    /// Bytes of the snapshot file if an earlier version wrote it and it has to be stored unchanged; otherwise `None`.
     pub original: Option<Vec<u8>>,
     /// The open segment up to the last record of the backup; `None` if the journal is damaged.
     pub journal: Option<JournalPart>,
-    /// The directory of the loop.
+    /// Directory of the loop.
     pub loop_dir: PathBuf,
-    /// The git bundle, if the backup is uploaded.
+    /// Path of the git bundle; `None` if the backup is not uploaded.
     pub work: Option<PathBuf>,
     /// Whether a restore makes the backup before it replaces the loop.
     pub before_restore: bool,
@@ -101,7 +101,7 @@ pub struct Taken {
     pub path: PathBuf,
     /// Whether the backup contains the git bundle.
     pub has_work: bool,
-    /// Warnings. The backup is valid in spite of them.
+    /// Warnings about the backup, which is valid in spite of them.
     pub troubles: Vec<String>,
 }
 
@@ -118,12 +118,11 @@ pub struct Backups {
     pub encryption: Encryption,
 }
 
-/// Takes a backup: writes it under a temporary name, reads it back and renames it. Then the oldest backups over the limit are
-/// removed.
+/// Takes a backup: writes it to a temporary file, reads it back and renames it. Then removes the oldest backups if there are too many.
 ///
 /// # Errors
-/// It cannot be written or verified, or was canceled. Then there is no backup, and nothing was removed. If the journal is
-/// damaged, the error says so.
+/// The backup cannot be written or verified, or was canceled. No backup is left, and none was removed. If the journal is damaged,
+/// the error names the damage.
 pub fn take(
     backups: &Backups,
     moment: &Moment,
@@ -131,7 +130,7 @@ pub fn take(
 ) -> Result<Taken, StoreError> {
     let begun = tachikoma_runtime::clock::monotonic();
     if let Some(journal) = &moment.journal {
-        // The backup must not contain records that are not synced yet.
+        // The journal is synced first, so that the backup contains only records that are on disk.
         safe_read::open(&journal.path)
             .and_then(|file| file.sync_data())
             .map_err(StoreError::io("sync", &journal.path))?;
@@ -142,13 +141,13 @@ pub fn take(
     let taken = write(&temporary, moment, backups, canceled)
         .and_then(|()| files::place(backups, &temporary, moment));
     let path = taken.map_err(|error| {
-        // Remove the incomplete file.
+        // The backup is incomplete, so its temporary file is removed.
         let _ = std::fs::remove_file(&temporary);
         let journal = moment.journal.as_ref().filter(|_| !error.is_full_disk());
         let damage = journal.and_then(|journal| journal.damage(&backups.encryption));
         damage.unwrap_or(error)
     })?;
-    // From here on the backup exists, and errors become warnings.
+    // The backup exists now, so later errors are only warnings.
     let mut troubles = Vec::new();
     if let Err(error) = sync_dir(&backups.dir) {
         troubles.push(chain(&error));

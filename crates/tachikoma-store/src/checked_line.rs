@@ -5,17 +5,17 @@ use std::io::Write as _;
 /// Separates the record from its checksum.
 pub const CRC_MARK: &str = ",\"crc\":\"";
 
-/// Writes an object as a line that ends with its checksum.
+/// Appends an object to `buffer` as a line that ends with its checksum.
 pub fn encode(record: &impl serde::Serialize, buffer: &mut Vec<u8>) {
     let start = buffer.len();
     serde_json::to_writer(&mut *buffer, record).expect("records are plain data with string keys");
-    // The closing brace follows the checksum.
+    // The closing brace is removed here and added again after the checksum.
     buffer.pop();
     let crc = crc32c::crc32c(&buffer[start..]);
     let _ = writeln!(buffer, "{CRC_MARK}{crc:08x}\"}}");
 }
 
-/// Returns whether the checksum of a line is right.
+/// Returns whether the checksum of a line is correct.
 pub fn is_whole(line: &[u8]) -> bool {
     std::str::from_utf8(line).is_ok_and(|line| check_sum(line).is_ok())
 }
@@ -23,7 +23,7 @@ pub fn is_whole(line: &[u8]) -> bool {
 /// Checks the checksum of a line.
 pub fn check_sum(line: &str) -> Result<(), String> {
     let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
-    // Compared as text, because a number can be written in several ways, and one flipped bit changes the case of a letter.
+    // The checksum is compared as text, because the same number can be written in upper or lower case.
     let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
     if tail != expected {
         return Err("its checksum does not match".to_owned());
@@ -31,28 +31,28 @@ pub fn check_sum(line: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The bytes after the last line end of an open segment.
+/// Kinds of data after the last line end of an open segment.
 pub enum Remainder {
     /// A complete record without its line end.
     Record,
-    /// A complete record, followed by bytes that are never written there.
+    /// A complete record, followed by bytes that this program never writes.
     Spoilt,
-    /// Part of a line. The writer died, and the record was never acknowledged.
+    /// Part of a line. The writer died before the record was complete, so no effect of it happened.
     Torn,
 }
 
-/// Description of a line that is [`Remainder::Spoilt`].
+/// Error text for [`Remainder::Spoilt`].
 pub const SPOILT: &str = "there is data after its record";
 
-/// Classifies the last bytes of a segment. A damaged line end must not turn a record into a torn line.
+/// Classifies the data after the last line end. A record with a damaged line end is not treated as an incomplete line.
 pub fn remainder(text: &[u8]) -> Remainder {
     let mark = CRC_MARK.as_bytes();
-    // A record is UTF-8.
+    // A record is valid UTF-8, so it ends before the first invalid byte.
     let text_len = match std::str::from_utf8(text) {
         Ok(_) => text.len(),
         Err(error) => error.valid_up_to(),
     };
-    // Values in the record may look like a checksum, so only a match counts. Each byte is summed once.
+    // Values in the record may look like a checksum, so only one that matches ends the record. The sum is computed incrementally.
     let (mut crc, mut added) = (0, 0);
     let marks = (0..text_len).filter(|at| text[*at..].starts_with(mark));
     for at in marks {

@@ -9,13 +9,13 @@ use tachikoma_fs::atomic_file::{self, Durability};
 use super::StoreError;
 use super::encryption::Encryption;
 
-/// Name of the directory, in the directory of a loop.
+/// Name of the directory with hand-offs, in the directory of a loop.
 pub const DIR: &str = "checkpoints";
 
-/// As many as reboots are remembered, so that the hand-off of each can be shown.
+/// Number of hand-offs to keep. It equals the number of reboots that are remembered, so that the hand-off of each can be shown.
 pub const CHECKPOINTS_KEPT: usize = 100;
 
-/// A larger file was not written by this program, because the configured limit is far below.
+/// Maximum size of a hand-off file in bytes. The configured limit is far below, so a larger file is foreign.
 pub const BYTES_MAX: u64 = 8 << 20;
 
 const SUFFIX: &str = ".md";
@@ -26,7 +26,7 @@ pub fn dir(dir: &Path) -> PathBuf {
     dir.join(DIR)
 }
 
-/// Returns whether a file of that name is a hand-off.
+/// Returns whether a file name is that of a hand-off.
 pub fn is_ours(name: &str) -> bool {
     session_of(name).is_some() || atomic_file::is_temporary(name)
 }
@@ -42,7 +42,7 @@ pub fn path_of(checkpoints: &Path, session: SessionNo) -> PathBuf {
     checkpoints.join(format!("{session}{SUFFIX}"))
 }
 
-/// Lists the sessions that have a hand-off, in order.
+/// Lists the sessions that have a hand-off file, in order.
 ///
 /// # Errors
 /// The hand-offs cannot be listed.
@@ -98,7 +98,7 @@ pub fn keep(
     Ok(())
 }
 
-/// Removes the hand-offs of sessions after `last`. Their records are lost, and new sessions get their numbers.
+/// Removes the hand-offs of sessions after `last`. The records of these sessions are lost, and new sessions will use their numbers.
 pub fn forget_after(dir: &Path, last: SessionNo) {
     let lost = list(dir).unwrap_or_default();
     for session in lost.into_iter().filter(|session| *session > last) {

@@ -1,5 +1,5 @@
-//! Closed files that are compressed in place with zstd. At every moment the plain file, the compressed file or both exist and are
-//! complete. If both exist, the plain one is used.
+//! Compresses closed files with zstd. At every moment the plain file, the compressed file, or both exist and are complete. If both
+//! exist, the plain file is used.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -20,36 +20,36 @@ use super::is_damage;
 /// Extension of a compressed file.
 pub const SUFFIX: &str = ".zst";
 
-/// Extension of an unfinished file, after a unique name.
+/// Extension of a temporary file, after a unique name.
 const TEMP_SUFFIX: &str = ".tmp";
 
-/// Limit for the window size of a frame, so that a damaged file does not use up the memory. Frames of this program need far less.
+/// Maximum window size of a zstd frame in bytes, so that a damaged file cannot use up the memory. Frames of this program need far less.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 
-/// The first bytes of every frame.
+/// The first bytes of every zstd frame.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Size of the read buffer.
+/// Size of the read buffer in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// An open file, plain or compressed.
 pub struct Opened {
-    /// The file that is read.
+    /// Path of the file that is read: the plain or the compressed one.
     pub path: PathBuf,
     /// The decompressed and decrypted content.
     pub content: Box<dyn BufRead>,
-    /// Position in the file, if it is encrypted line by line.
+    /// Current position in the file; `None` unless the file is encrypted line by line.
     pub place: Option<Place>,
-    /// Number of the first line of the content in the file.
+    /// Line number in the file of the first line of `content`.
     pub first_line: usize,
-    /// The name under which the file was created, if it is encrypted line by line.
+    /// Name under which the file was created; `None` unless it is encrypted line by line.
     of: Option<String>,
 }
 
 /// Opens a file by its plain or compressed name. Rejects other kinds of files, and encrypted files that were renamed.
 ///
 /// # Errors
-/// It cannot be opened. Damage of a compressed file is found while it is read, see [`is_damage`].
+/// The file cannot be opened. Damage of a compressed file is found only while it is read, see [`is_damage`].
 pub fn open(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
     let opened = open_with(path, encryption, OnDamage::Fail, safe_read::open)?;
     let name = opened.path.file_name().and_then(|name| name.to_str());
@@ -60,7 +60,7 @@ pub fn open(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
     }
 }
 
-/// Opens a segment of a journal. Lines that cannot be decrypted are returned as they are, for callers that check each line.
+/// Opens a segment of a journal. Lines that cannot be decrypted are returned unchanged, for callers that check each line.
 pub fn open_lines(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
     open_with(path, encryption, OnDamage::Pass, safe_read::open)
 }
@@ -89,7 +89,7 @@ fn open_with(
         Err(error) => return Err(error),
     };
     let decrypted = match encryption.decrypt(file, on_damage) {
-        // Reported while it is read, like all damage.
+        // The damage is reported when the content is read, like damage at other places.
         Err(error) if is_damage(&error) => Decrypted::new(broken(&error)),
         decrypted => decrypted?,
     };
@@ -116,7 +116,7 @@ fn unpack(content: Box<dyn BufRead>) -> Box<dyn BufRead> {
     }
 }
 
-/// Returns the content of a file that is damaged at its start: the first read fails.
+/// Returns a reader for a file that is damaged at its start: its first read fails.
 fn broken(error: &dyn std::fmt::Display) -> BufReader<Broken> {
     BufReader::new(Broken(error.to_string()))
 }
@@ -129,7 +129,7 @@ impl Read for Broken {
     }
 }
 
-/// Returns the plain content of an open file. The format is recognized by its first bytes.
+/// Returns the decrypted and decompressed content of an open file. The format is recognized by its first bytes.
 pub fn content_of(file: File, encryption: &Encryption) -> io::Result<Box<dyn BufRead>> {
     let mut content = encryption.decrypt(file, OnDamage::Fail)?.content;
     Ok(match content.fill_buf()?.starts_with(&MAGIC) {
@@ -146,14 +146,14 @@ pub fn is_compressed(path: &Path) -> bool {
         .ends_with(SUFFIX.as_bytes())
 }
 
-/// Whether a file is compressed, as its name says.
+/// Form of a file, as its name shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
     /// A plain file.
     Plain,
     /// Compressed with zstd.
     Compressed,
-    /// An incomplete compressed file of a writer that died.
+    /// An incomplete temporary file of a process that died during compression.
     UnderWay,
 }
 
@@ -175,7 +175,7 @@ pub fn form_of(name: &str) -> (&str, Form) {
 /// follow links.
 ///
 /// # Errors
-/// It failed or was canceled. The plain file is unchanged.
+/// The compression failed or was canceled. The plain file is unchanged.
 pub fn replace(plain: &Path, encryption: &Encryption, canceled: &AtomicBool) -> io::Result<()> {
     let (Some(parent), Some(name)) = (plain.parent(), plain.file_name().and_then(|n| n.to_str()))
     else {
@@ -189,7 +189,7 @@ pub fn replace(plain: &Path, encryption: &Encryption, canceled: &AtomicBool) -> 
         rustix::fs::renameat(&directory, &temp, &directory, &compressed).map_err(Into::into)
     });
     if let Err(error) = written {
-        // A file that cannot be removed is removed with its directory.
+        // A temporary file that cannot be removed now is removed later with its directory.
         let _ = rustix::fs::unlinkat(&directory, &temp, AtFlags::empty());
         return Err(error);
     }
@@ -204,7 +204,7 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn open_in(directory: &OwnedFd, name: &str) -> io::Result<File> {
-    // Does not block if it is a pipe.
+    // `NONBLOCK` prevents the open from blocking if the file is a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = rustix::fs::openat(directory, name, flags, Mode::empty())?.into();
     if !file.metadata()?.is_file() {
@@ -227,12 +227,12 @@ fn write(
     pack(&mut plain_of(source, encryption)?, &mut writer, canceled)?;
     writer.finish()?;
     compare(source, &target, encryption, canceled)?;
-    // Keep the modification time, which may be all that is known of a damaged file.
+    // The modification time is copied. For a damaged file it may be the only known time.
     target.set_modified(source.metadata()?.modified()?)?;
     target.sync_all()
 }
 
-/// Returns the plain content of a file.
+/// Returns the decrypted and decompressed content of a file.
 fn plain_of(file: &File, encryption: &Encryption) -> io::Result<Box<dyn BufRead>> {
     use io::Seek as _;
     let mut file = file.try_clone()?;
@@ -240,8 +240,8 @@ fn plain_of(file: &File, encryption: &Encryption) -> io::Result<Box<dyn BufRead>
     Ok(encryption.decrypt(file, OnDamage::Fail)?.content)
 }
 
-/// Compresses a source into one frame. The compressor panics on I/O errors, so the reader and the writer store them and the
-/// reader ends early.
+/// Compresses a source into one zstd frame. The compressor panics on I/O errors, so the reader and the writer store errors, and
+/// the reader then ends early.
 pub fn pack(
     source: &mut dyn Read,
     target: &mut dyn Write,
@@ -327,7 +327,7 @@ impl Write for Drain<'_> {
 
 type Decoder = StreamingDecoder<Box<dyn BufRead>, FrameDecoder>;
 
-/// The content of a compressed file: one complete frame with a valid checksum, and nothing after it. `None` after its end.
+/// Reader of a compressed file: one complete frame with a valid checksum, and no data after it. `None` after its end.
 struct Unpacked(Option<Box<Decoder>>);
 
 impl Read for Unpacked {

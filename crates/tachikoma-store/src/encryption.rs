@@ -1,4 +1,4 @@
-//! Encryption of stored files. Every reader and writer of the store gets an [`Encryption`]. `docs/encryption.md` describes the files.
+//! Encryption of stored files. All code that reads or writes the store gets an [`Encryption`]. `docs/encryption.md` describes the files.
 //!
 //! A file that is written at once is an age file. A file that grows, such as a segment or a transcript, is encrypted line by line
 //! with its own key, which age wraps (see `lines`). Files are recognized by their first bytes, never by their name.
@@ -28,19 +28,19 @@ use lines::{Lines, OnDamage};
 /// Extension of an encrypted snapshot or backup.
 pub const SUFFIX: &str = ".age";
 
-/// Name of the identity file that was created here and that a passphrase unlocks.
+/// Name of the identity file that this program generates and locks with a passphrase.
 pub const IDENTITY: &str = "identity.age";
 
 /// The first bytes of every age file.
 const AGE: &[u8] = b"age-encryption.org/";
 
-/// Size of the read buffer.
+/// Size of the read buffer in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The keys for stored files. Without keys files are written in plain text, and encrypted files cannot be read.
+/// The keys for stored files. Without keys, new files are not encrypted, and encrypted files cannot be read.
 #[derive(Clone, Default)]
 pub struct Encryption {
-    /// Loaded when they are first needed, because a passphrase takes a second.
+    /// The keys; `None` without encryption. They are loaded at their first use, because unlocking with a passphrase takes a second.
     ring: Option<Arc<Ring>>,
     /// Whether new files are encrypted.
     encrypts: bool,
@@ -57,13 +57,13 @@ impl fmt::Debug for Encryption {
 }
 
 impl Encryption {
-    /// Returns the setting without keys: new files are plain.
+    /// Returns an `Encryption` without keys: new files are not encrypted.
     #[must_use]
     pub fn plain() -> Self {
         Self::default()
     }
 
-    /// Loads the keys when they are needed.
+    /// Returns an `Encryption` that loads its keys at their first use.
     #[must_use]
     pub fn new(source: KeySource) -> Self {
         let encrypts = source.encrypt;
@@ -76,7 +76,7 @@ impl Encryption {
         }
     }
 
-    /// Keys cannot be loaded. Encrypted files are rejected with the reason `why`.
+    /// Returns an `Encryption` with keys that cannot be loaded. Encrypted files are rejected with the reason `why`.
     #[must_use]
     pub fn lost(why: &str) -> Self {
         let why =
@@ -101,13 +101,13 @@ impl Encryption {
         self.encrypts
     }
 
-    /// Returns whether no keys are configured: new files are plain, and encrypted files cannot be read.
+    /// Returns whether no keys are configured: new files are not encrypted, and encrypted files cannot be read.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.ring.is_none()
     }
 
-    /// Returns the name of an age file, or the plain name.
+    /// Returns the path with the extension of encrypted files if new files are encrypted, otherwise the path unchanged.
     #[must_use]
     pub fn named(&self, path: PathBuf) -> PathBuf {
         if !self.encrypts() {
@@ -118,7 +118,7 @@ impl Encryption {
         name.into()
     }
 
-    /// Returns the keys if new files are encrypted.
+    /// Returns the keys; `None` if new files are not encrypted.
     fn encrypting_ring(&self) -> Option<&Ring> {
         self.ring.as_deref().filter(|_| self.encrypts)
     }
@@ -131,7 +131,7 @@ impl Encryption {
         self.ring()?.recipient_set().map_err(locked)
     }
 
-    /// Checks that the existing encrypted files can be decrypted, and that new files could be read again. Changes nothing.
+    /// Checks that the given encrypted files can be decrypted, and that new files could be decrypted again. Changes nothing.
     ///
     /// # Errors
     /// The key of an encrypted file is missing, or new files could not be decrypted again.
@@ -144,7 +144,7 @@ impl Encryption {
             })
     }
 
-    /// Checks that the key files are not in a directory that is committed, backed up and uploaded.
+    /// Checks that no key file is inside the working directory, which may be committed, backed up and uploaded.
     pub fn check_apart(&self, working_dir: &Path) -> Result<(), StoreError> {
         let is_top = |dir: &&Path| dir.join(".git").exists();
         let Some(top) = working_dir.ancestors().find(is_top) else {
@@ -159,7 +159,7 @@ impl Encryption {
         }
     }
 
-    /// Checks that there are keys for all encrypted files. Damage is reported later, by the code that reads a file.
+    /// Checks that the keys decrypt all given files. Damaged files pass; the code that reads them reports the damage.
     pub fn check_opens(&self, witnesses: &[PathBuf]) -> Result<(), StoreError> {
         for path in witnesses {
             if let Some(error) = self.missing_key_error(path) {
@@ -169,14 +169,14 @@ impl Encryption {
         Ok(())
     }
 
-    /// Returns why a file cannot be decrypted, if its key is missing.
+    /// Returns the error for a file if its key is missing; otherwise `None`.
     pub fn missing_key_error(&self, path: &Path) -> Option<io::Error> {
         let encrypted = Some(path).filter(|path| is_encrypted(path))?;
         let opened = safe_read::open(encrypted).and_then(|file| self.decrypt(file, OnDamage::Fail));
         opened.err().filter(is_locked)
     }
 
-    /// Returns whether a file has the configured form: plain, or encrypted for exactly the configured recipients.
+    /// Returns whether a file is stored as configured: plain, or encrypted for exactly the configured recipients.
     pub fn is_in_form(&self, path: &Path) -> bool {
         if !self.encrypts {
             return !is_encrypted(path);
@@ -188,19 +188,19 @@ impl Encryption {
         })
     }
 
-    /// Creates the identity that a passphrase unlocks, if there is none. The lock of the working directory must be held, and
-    /// [`Encryption::check`] must have succeeded.
+    /// Generates the identity that the passphrase unlocks, if there is none. The caller must hold the lock of the working
+    /// directory, and [`Encryption::check`] must have succeeded.
     pub fn prepare(&self) -> Result<(), StoreError> {
         self.encrypting_ring().map_or(Ok(()), Ring::prepare)
     }
 
-    /// Writes the identity again after it was removed.
+    /// Writes the generated identity file again if it was removed.
     pub fn put_back_identity(&self) -> Result<(), StoreError> {
         self.encrypting_ring()
             .map_or(Ok(()), Ring::restore_missing_identity)
     }
 
-    /// Returns bytes in the form in which they are written.
+    /// Returns bytes as they are written: encrypted if that is configured.
     pub fn encrypt<'a>(&self, bytes: &'a [u8]) -> io::Result<Cow<'a, [u8]>> {
         if !self.encrypts() {
             return Ok(match looks_encrypted(bytes) {
@@ -213,7 +213,7 @@ impl Encryption {
         encrypted.finish().map(Cow::Owned)
     }
 
-    /// Replaces a file atomically, encrypted as configured. Returns its identity.
+    /// Replaces a file atomically, encrypted if that is configured. Returns the identity (device and inode) of the new file.
     pub fn write(
         &self,
         path: &Path,
@@ -225,7 +225,7 @@ impl Encryption {
         Ok(write_whole(path, &bytes, durability)?)
     }
 
-    /// Returns a writer that encrypts as configured. The file is complete after [`EncryptingWriter::finish`].
+    /// Returns a writer that encrypts if that is configured. The file is complete after [`EncryptingWriter::finish`].
     pub fn writer<W: Write>(&self, target: W) -> io::Result<EncryptingWriter<W>> {
         if !self.encrypts() {
             return Ok(EncryptingWriter::Plain(target));
@@ -245,7 +245,7 @@ impl Encryption {
         encryptor.wrap_output(target)
     }
 
-    /// Opens content that may be encrypted.
+    /// Returns a reader of content that may be encrypted.
     pub fn decrypt(
         &self,
         source: impl Read + 'static,
@@ -294,11 +294,11 @@ impl Encryption {
 pub struct Decrypted {
     /// The decrypted content.
     pub content: Box<dyn io::BufRead>,
-    /// Position in the file, if it is encrypted line by line.
+    /// Current position in the file; `None` unless the file is encrypted line by line.
     pub place: Option<lines::Place>,
-    /// Number of the first line of the content in the file.
+    /// Line number in the file of the first line of `content`.
     pub first_line: usize,
-    /// The name under which the file was created, if it is encrypted line by line. It must still have that name.
+    /// Name under which the file was created, which it must still have; `None` unless it is encrypted line by line.
     pub of: Option<String>,
 }
 
@@ -314,7 +314,7 @@ impl Decrypted {
     }
 }
 
-/// A writer that encrypts as configured.
+/// Writer that encrypts if that is configured.
 pub enum EncryptingWriter<W: Write> {
     /// Encryption is off: writes the bytes unchanged.
     Plain(W),
@@ -323,7 +323,7 @@ pub enum EncryptingWriter<W: Write> {
 }
 
 impl<W: Write> EncryptingWriter<W> {
-    /// Writes the rest, and returns the target.
+    /// Writes the remaining data and returns the target.
     pub fn finish(self) -> io::Result<W> {
         match self {
             Self::Plain(target) => Ok(target),
@@ -348,7 +348,7 @@ impl<W: Write> Write for EncryptingWriter<W> {
     }
 }
 
-/// The content of an age file. Every error counts as damage.
+/// Reader of an age file. Every error is reported as damage.
 struct AgeContent<R>(StreamReader<R>);
 
 impl<R: Read> Read for AgeContent<R> {
@@ -390,11 +390,11 @@ fn read_public_header(source: impl io::BufRead) -> Option<PublicHeader> {
     opener.into_header()
 }
 
-/// Written before a plain text that starts like an encrypted file. An agent can print such a text, which would then look
+/// Byte that is written before plain text that starts like an encrypted file. An agent can print such text, which would then look
 /// encrypted.
 pub const APART: &[u8] = b"\n";
 
-/// Bytes that are enough to recognize an encrypted file by its start.
+/// Number of bytes that are enough to recognize an encrypted file.
 pub const BEGINNING_BYTES_MAX: u64 = 32;
 
 /// Returns whether a text starts like an encrypted file; `None` if it is too short to decide.
@@ -412,7 +412,7 @@ pub fn looks_encrypted(text: &[u8]) -> Option<bool> {
     (!may).then_some(false)
 }
 
-/// Returns whether a file is an age file. Nothing can be appended to it.
+/// Returns whether a file is an age file, to which nothing can be appended.
 pub fn is_age(path: &Path) -> bool {
     begins_with(path, AGE)
 }

@@ -1,5 +1,5 @@
-//! The epochs of a loop, read from its journal. After a restore, or an accepted loss, record numbers are used again. A record
-//! belongs to the loop only if its epoch matches.
+//! The epochs of a loop, read from its journal. After a restore or an accepted loss, record numbers are used again with a new
+//! epoch. A record belongs to the loop only if its epoch matches.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use tachikoma_core::{Epoch, LoopEvent, Seq};
 use super::encryption::Encryption;
 use super::{journal, migrate};
 
-/// The segments of a journal.
+/// The first records of the segments of a journal.
 #[derive(Debug)]
 pub struct Epochs<'a> {
     segments: Vec<(u32, PathBuf)>,
     encryption: &'a Encryption,
 }
 
-/// The first record of a segment.
+/// Data of the first record of a segment.
 struct Opened {
     epoch: Epoch,
     seq: Seq,
@@ -24,7 +24,7 @@ struct Opened {
 impl<'a> Epochs<'a> {
     /// Reads the segments in `dir`.
     pub fn of(dir: &Path, encryption: &'a Encryption) -> Self {
-        // Without segments nothing is known.
+        // If the segments cannot be listed, no epoch is known.
         let segments = journal::segments(dir).unwrap_or_default();
         Self {
             segments,
@@ -41,7 +41,7 @@ impl<'a> Epochs<'a> {
         None
     }
 
-    /// Returns the current epoch, if it can be read.
+    /// Returns the current epoch; `None` if it cannot be read.
     pub fn current(&self) -> Option<Epoch> {
         let newest_first = self.segments.iter().rev();
         newest_first
@@ -59,14 +59,14 @@ impl<'a> Epochs<'a> {
         self.segments.iter().rposition(is_it)
     }
 
-    /// Returns the position of the current epoch, if it can be read.
+    /// Returns the position of the current epoch in the journal; `None` if it cannot be read.
     pub fn current_rank(&self) -> Option<usize> {
         self.segments
             .iter()
             .rposition(|(_, path)| self.opened(path).is_some())
     }
 
-    /// Returns whether a record of an epoch can be part of the loop.
+    /// Returns whether a record of an epoch may be part of the loop. True if that is unknown.
     pub fn may_have(&self, epoch: &Epoch, seq: Seq) -> bool {
         for (_, path) in self.segments.iter().rev() {
             match self.opened(path) {
@@ -80,7 +80,7 @@ impl<'a> Epochs<'a> {
         true
     }
 
-    /// Returns whether a record of an epoch is part of the loop. `segment` is the segment that contains it.
+    /// Returns whether a record of an epoch is certainly part of the loop. `segment` is the segment that contains it.
     pub fn has(&self, epoch: &Epoch, seq: Seq, segment: Option<u32>) -> bool {
         if epoch.is_unknown() {
             return segment.is_some_and(|segment| self.has_by_number(seq, segment));
@@ -90,14 +90,14 @@ impl<'a> Epochs<'a> {
                 Some(opened) if opened.epoch == *epoch => return true,
                 Some(opened) if opened.seq <= seq => return false,
                 Some(_) => {}
-                // The first segment always starts the loop. Any other unreadable one may belong to another epoch.
+                // The first segment always belongs to the loop. Any other unreadable segment may belong to another epoch.
                 None => return *number == 1 && segment == Some(1),
             }
         }
         false
     }
 
-    /// Versions without epochs never continued a segment after a restore.
+    /// Checks a record of a version without epochs. Such versions never continued a segment after a restore.
     fn has_by_number(&self, seq: Seq, segment: u32) -> bool {
         let mut following = self.segments.iter();
         if !following.any(|(number, _)| *number == segment) {

@@ -11,10 +11,10 @@ pub enum StoreError {
     /// A file could not be read, written or synced.
     #[error(transparent)]
     File(#[from] FsError),
-    /// The journal is damaged.
+    /// A line of the journal is damaged.
     #[error("journal {} is damaged at line {line}: {what}", path.display())]
     Damaged {
-        /// Path of the segment.
+        /// Path of the journal segment.
         path: PathBuf,
         /// Number of the damaged line, from 1.
         line: usize,
@@ -34,9 +34,9 @@ pub enum StoreError {
     NewerSnapshot {
         /// Path of the file.
         path: PathBuf,
-        /// Version of the file.
+        /// Format version of the file.
         found: u32,
-        /// The newest version that can be read.
+        /// The newest format version that this program can read.
         supported: u32,
     },
     /// A backup is damaged.
@@ -52,29 +52,29 @@ pub enum StoreError {
     NewerBackup {
         /// Path of the file.
         path: PathBuf,
-        /// Format of the file.
+        /// Format version of the file.
         found: u32,
-        /// The newest format that can be read.
+        /// The newest format version that this program can read.
         supported: u32,
     },
     /// A file is encrypted, and its keys are missing.
     #[error("{action} {}: {why}", path.display())]
     Locked {
-        /// The operation that failed.
+        /// Name of the operation that failed.
         action: &'static str,
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with the keys.
+        /// Why no key decrypts the file.
         why: String,
     },
     /// The journal was written by a newer version.
     #[error("journal {} has format {found}; this version reads up to {supported}", path.display())]
     Newer {
-        /// Path of the segment.
+        /// Path of the journal segment.
         path: PathBuf,
-        /// Format of the file.
+        /// Format version of the file.
         found: u32,
-        /// The newest format that can be read.
+        /// The newest format version that this program can read.
         supported: u32,
     },
 }
@@ -116,12 +116,12 @@ impl StoreError {
     }
 }
 
-/// A file is encrypted, and its keys are missing.
+/// Source of an I/O error: the file is encrypted, and its keys are missing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Locked(String);
 
-/// Returns the error for missing keys.
+/// Returns the I/O error for missing keys.
 pub fn locked(why: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, Locked(why.into()))
 }

@@ -25,16 +25,16 @@ pub use read::{
 pub use repair::{JournalDamage, JournalRepair};
 pub use segment::{segment_name, segments};
 
-/// The format that this version writes, and the newest that it reads.
+/// Format version of the journal that this program writes, and the newest one that it reads.
 pub const FORMAT: u32 = migrate::JOURNAL.latest();
 
-/// A segment is closed at this size: small enough to be read quickly, large enough to be rare.
+/// Size in bytes at which a segment is closed: small enough to be read quickly, large enough to be rare.
 pub const SEGMENT_MAX_BYTES: u64 = 16 << 20;
 
-/// Number of directories from a journal to the working directory: the loop's, `loops`, `.ralph`, the working directory.
+/// Number of directories to sync for a journal: the loop's, `loops`, `.ralph` and the working directory.
 const ABOVE_JOURNAL: usize = 4;
 
-/// An open journal. Only the runner that holds the lock of the working directory has one.
+/// An open journal. Only the process that holds the lock of the working directory has one.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
@@ -42,36 +42,36 @@ pub struct Journal {
     path: PathBuf,
     file: File,
     segment: u32,
-    /// Number of bytes that were written completely. Bytes after it, of a failed write, are cut off.
+    /// Length in bytes of the complete lines. Bytes after it are left by a failed write and are cut off.
     len: u64,
     synced: bool,
-    /// Whether a failed write left bytes that could not be cut off yet.
+    /// Whether a failed write left bytes that are not cut off yet.
     torn: bool,
-    /// Directories with a new entry that is not synced yet.
+    /// Directories that have a new entry and are not synced yet.
     unsynced_dirs: Vec<PathBuf>,
-    /// The last lines that were written.
+    /// The lines of the last write.
     buffer: Vec<u8>,
-    /// Encrypts the lines of this segment.
+    /// Encrypts the lines of this segment; `None` without encryption.
     line_encryptor: Option<LineEncryptor>,
     /// Buffer for one record before it is encrypted.
     plain: Vec<u8>,
 }
 
-/// The start of a segment, which never changes.
+/// The first part of a segment. It never changes, because records are only appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalPart {
     /// Path of the segment.
     pub path: PathBuf,
     /// The number of the segment.
     pub segment: u32,
-    /// Length in bytes, uncompressed.
+    /// Length in bytes of this part, after decompression.
     pub len: u64,
-    /// Whether the line end after the last record is missing.
+    /// Whether the last record has no line end.
     pub unended: bool,
 }
 
 impl JournalPart {
-    /// Reads the segment and returns the damage, if there is any.
+    /// Reads this part of the segment and returns the damage; `None` if it is undamaged.
     pub fn damage(&self, encryption: &Encryption) -> Option<StoreError> {
         let mut state = None;
         let read = read::read_segment(&self.path, encryption, Seq::default(), |line, record| {
@@ -83,12 +83,12 @@ impl JournalPart {
 }
 
 impl Journal {
-    /// Creates the journal of a new loop in `dir`, which must not exist. Returns it with its state.
+    /// Creates the journal of a new loop in `dir`, which must not exist. Returns the journal and its state.
     ///
-    /// It is on disk, with its directories, once the first synced records are. No effect happens before.
+    /// The journal and its directories are on disk after the first synced append, which comes before any effect.
     ///
     /// # Errors
-    /// The directory or file cannot be made or written.
+    /// The directory or file cannot be created or written.
     pub fn create(
         dir: &Path,
         loop_id: LoopId,
@@ -119,14 +119,14 @@ impl Journal {
         Ok((journal, state))
     }
 
-    /// Removes the journal of a loop that never ran, so that the loop before it stays the current one.
+    /// Removes the journal of a loop that never ran, so that the previous loop stays the current one.
     pub fn discard(dir: &Path) {
         // If it cannot be removed, the next run continues the empty loop.
         let _ = std::fs::remove_file(dir.join(segment_name(1)));
         let _ = std::fs::remove_dir(dir);
     }
 
-    /// Opens a segment with `len` bytes of complete records, and cuts off the rest.
+    /// Opens a segment with `len` bytes of complete records and cuts off the bytes after them.
     pub fn at(
         dir: &Path,
         path: PathBuf,
@@ -143,7 +143,7 @@ impl Journal {
             .append(true)
             .open(&path)
             .map_err(StoreError::io("open", &path))?;
-        // An empty segment is started again, encrypted or not.
+        // An empty segment has no first line yet, so it is encrypted as configured now.
         let line_encryptor = match len {
             0 => Ok(None),
             _ => file
@@ -202,7 +202,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Writes the first record of a segment that was created without one.
+    /// Writes the first record of a segment that is empty.
     pub fn begin_segment(
         &mut self,
         state: &mut State,
@@ -220,18 +220,17 @@ impl Journal {
     /// Appends records and syncs them.
     ///
     /// # Errors
-    /// They could not be written, and the journal ends where it did before. After a failed sync the content is unknown, and the
-    /// loop must end.
+    /// The records could not be written, and the journal is unchanged. After a failed sync the content is unknown, and the loop must end.
     pub fn append_synced(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.append(records)?;
         self.sync()
     }
 
-    /// Appends records on which no effect depends. They survive a crash of the runner at once, and one of the machine after the
-    /// next sync.
+    /// Appends records on which no effect depends. They survive a crash of the runner at once, and a crash of the machine after
+    /// the next sync.
     ///
     /// # Errors
-    /// They could not be written, and the journal ends where it did before.
+    /// The records could not be written, and the journal is unchanged.
     pub fn append(&mut self, records: &[Record]) -> Result<(), StoreError> {
         if records.is_empty() {
             return Ok(());
@@ -244,7 +243,7 @@ impl Journal {
         self.write_buffer()
     }
 
-    /// Adds records to the buffer.
+    /// Encodes records into the buffer.
     fn add(&mut self, records: &[Record]) {
         for record in records {
             let Some(line_encryptor) = &self.line_encryptor else {
@@ -261,7 +260,7 @@ impl Journal {
         if let Err(source) = self.file.write_all(&self.buffer) {
             self.buffer.clear();
             self.torn = true;
-            // If that fails too, it is repeated before the next write.
+            // If the cut fails, it is repeated before the next write.
             let _ = self.cut_tail();
             return Err(StoreError::io("write", &self.path)(source));
         }
@@ -270,7 +269,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the written part of the open segment, for copies. Later records are appended after it.
+    /// Returns the written part of the open segment, for backups. Later records are appended after it.
     pub fn part(&self) -> JournalPart {
         JournalPart {
             path: self.path.clone(),
@@ -280,17 +279,17 @@ impl Journal {
         }
     }
 
-    /// Returns whether the segment is encrypted as configured.
+    /// Returns whether the open segment is encrypted as configured.
     pub fn is_in_form(&self) -> bool {
         self.encryption.is_in_form(&self.path)
     }
 
-    /// Returns whether there are segments before this one.
+    /// Returns whether the journal has closed segments.
     pub fn has_closed(&self) -> bool {
         self.segment > 1
     }
 
-    /// Returns the segments before the open one. They are no longer written.
+    /// Returns the closed segments, which are no longer written.
     pub fn closed(&self) -> segment::Closed {
         segment::Closed {
             dir: self.dir.clone(),
@@ -318,7 +317,7 @@ impl Journal {
         self.next_segment_of(epoch, state, now)
     }
 
-    /// Does the same with a new epoch, because the next record numbers were used before.
+    /// Like [`Journal::next_segment`], with a new epoch, because the next record numbers were used before.
     pub fn next_segment_of(
         &mut self,
         epoch: Epoch,
@@ -333,7 +332,7 @@ impl Journal {
         let opened = next
             .open_segment(state, now, false, epoch)
             .inspect_err(|_| {
-                // An empty segment would block the next attempt.
+                // The empty segment is removed, because it would block the next attempt.
                 let _ = std::fs::remove_file(&next.path);
             })?;
         next.sync()?;
@@ -360,7 +359,7 @@ impl Journal {
         after_loss: bool,
         epoch: Epoch,
     ) -> Result<Record, StoreError> {
-        // The loop began before epochs had names.
+        // A loop of a version without epochs gets a new one.
         let epoch = if epoch.is_unknown() {
             new_epoch()
         } else {
@@ -396,7 +395,7 @@ impl Journal {
         Ok(record)
     }
 
-    /// Syncs everything that was appended, including directories.
+    /// Syncs all appended records and the directories.
     ///
     /// # Errors
     /// The content on disk is unknown, and the loop must end.
@@ -413,7 +412,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns whether everything that was appended is synced.
+    /// Returns whether all appended records are synced.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
@@ -432,7 +431,7 @@ pub fn new_epoch() -> Epoch {
     Epoch::new(uuid::Uuid::new_v4())
 }
 
-/// Returns the directories from a loop's up to the working directory.
+/// Returns the directories from a loop's directory up to the working directory.
 fn dirs_to_sync(dir: &Path) -> Vec<PathBuf> {
     dir.ancestors()
         .take(ABOVE_JOURNAL)

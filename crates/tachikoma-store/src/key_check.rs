@@ -1,19 +1,19 @@
-//! Checks, before a run touches anything, that the keys open the encrypted files of a working directory.
+//! Checks, before a run changes anything, that the keys decrypt the encrypted files of a working directory.
 
 use std::path::{Path, PathBuf};
 
 use super::encryption::{Encryption, is_encrypted};
 use super::{StoreError, journal, layout, snapshot};
 
-/// Encrypted files of a working directory that show whether the keys are right.
+/// Encrypted files of a working directory with which the keys are checked.
 pub struct EncryptedFiles {
-    /// The snapshot, and loops that are not archived.
+    /// The snapshot, and files of loops that are not archived.
     pub current: Vec<PathBuf>,
     /// Files of archived loops.
     pub archived: Vec<PathBuf>,
 }
 
-/// Finds the files of a working directory that may be encrypted; of each loop the newest first.
+/// Finds the files of a working directory that may be encrypted. For each loop, the newest file comes first.
 pub fn encrypted_files(working_dir: &Path, snapshot: &Path) -> EncryptedFiles {
     let loops = std::fs::read_dir(layout::loops_dir(working_dir));
     let dirs = loops.into_iter().flatten().flatten();
@@ -30,8 +30,8 @@ pub fn encrypted_files(working_dir: &Path, snapshot: &Path) -> EncryptedFiles {
     found
 }
 
-/// Checks that the keys decrypt the files that a run needs. Archived loops matter only if there is nothing else and none of them
-/// can be decrypted.
+/// Checks that the keys decrypt the files that a run needs. Archived loops are checked only if there are no other files; then one
+/// of them must be decryptable.
 ///
 /// # Errors
 /// The keys are missing.

@@ -5,28 +5,28 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::LoopId;
 use tachikoma_fs::RALPH_DIR;
 
-/// Returns the directory of a loop.
+/// Returns the directory of one loop.
 #[must_use]
 pub fn loop_dir(working_dir: &Path, loop_id: LoopId) -> PathBuf {
     loops_dir(working_dir).join(loop_id.to_string())
 }
 
-/// Returns the directory of all loops.
+/// Returns the directory that contains all loops.
 pub fn loops_dir(working_dir: &Path) -> PathBuf {
     working_dir.join(RALPH_DIR).join("loops")
 }
 
-/// Directory of the output of checks, in the directory of a loop.
+/// Name of the directory with the output of gates, in the directory of a loop.
 pub const GATES_DIR: &str = "gates";
 
-/// Returns the directory of the output of checks. Its files are named like transcripts.
+/// Returns the directory with the output of gates. Its files are named like transcripts.
 #[must_use]
 pub fn gates_dir(dir: &Path) -> PathBuf {
     dir.join(GATES_DIR)
 }
 
-/// The snapshot of an archived loop, in the directory of the loop. Empty if the state is unknown. Moving it back makes the loop
-/// the current one again.
+/// Name of the snapshot of an archived loop, in the directory of the loop. The file is empty if the state is unknown. Moving it
+/// back makes the loop the current one again.
 pub const ARCHIVED: &str = "archived.json";
 
 /// Returns whether the loop in `dir` is archived.
@@ -35,16 +35,16 @@ pub fn is_archived(dir: &Path) -> bool {
     std::fs::symlink_metadata(dir.join(ARCHIVED)).is_ok()
 }
 
-/// Prefix of a loop's directory while a restored one takes its place, on file systems that cannot exchange directories.
+/// Prefix of a loop's directory while a restore replaces it, on file systems that cannot exchange two directories.
 pub const MOVED_AWAY: &str = ".was-";
 
-/// Returns the id of the loop that was moved away under this name.
+/// Returns the id of the loop that a restore moved to a directory of this name.
 #[must_use]
 pub fn moved_away(name: &str) -> Option<LoopId> {
     exact_id(name.strip_prefix(MOVED_AWAY)?)
 }
 
-/// Parses the id of a loop in its exact spelling.
+/// Parses a loop id. `None` unless the text is spelled exactly as this program writes it.
 pub fn exact_id(name: &str) -> Option<LoopId> {
     let loop_id: LoopId = name.parse().ok()?;
     (loop_id.to_string() == name).then_some(loop_id)

@@ -1,4 +1,4 @@
-//! The lock of a working directory, which allows one runner at a time. It is a file lock; process ids are not compared.
+//! The lock of a working directory, which allows one runner at a time. It is a file lock, so no process ids are compared.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -16,20 +16,20 @@ use tachikoma_fs::{RALPH_DIR, is_missing, lock_file, make_dir, owner, private, s
 
 use super::StoreError;
 
-/// Time that a new run waits: the guard of a killed runner holds the lock until it has cleaned up.
+/// How long a new run waits for the lock. The guard of a killed runner holds the lock until it has ended all processes.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Interval between attempts, because no call waits with a timeout.
+/// Interval between attempts to take the lock, because no system call waits for a lock with a timeout.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Attempts to lock a file that replaced the lock file. A process that only checks holds it for a moment, another runner keeps
-/// it.
+/// Number of attempts to lock a file that replaced the lock file. A process that only checks the lock releases it at once. Another
+/// runner does not.
 const RETAKE_TRIES: u32 = 25;
 
-/// Limit for the size of the lock file. A signature has a few hundred bytes.
+/// Maximum size of the lock file in bytes. Its content has a few hundred bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// The holder of the lock, as written in its file.
+/// The runner that holds the lock, as written in the lock file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Process id of the runner.
@@ -71,15 +71,15 @@ pub struct WorkLock {
     crashed: Option<Holder>,
     died: Option<SystemTime>,
     was_alive: Option<SystemTime>,
-    /// The text that this process wrote into the lock file.
+    /// The content that this process wrote into the lock file.
     signature: Vec<u8>,
 }
 
 impl WorkLock {
-    /// Takes the lock of a working directory. Waits a little for an earlier runner.
+    /// Takes the lock of a working directory. Waits up to five seconds for another runner.
     ///
     /// # Errors
-    /// Another runner holds it, or the file cannot be used.
+    /// Another runner holds the lock, or the lock file cannot be used.
     pub async fn acquire(working_dir: &Path) -> Result<Self, LockError> {
         let dir = working_dir.join(RALPH_DIR);
         make_dir(&dir).map_err(StoreError::from)?;
@@ -87,7 +87,7 @@ impl WorkLock {
         Self::wait_for(&dir, working_dir).await
     }
 
-    /// Takes the lock in `dir` itself, and waits like [`WorkLock::acquire`].
+    /// Takes the lock file `dir/lock`. Waits like [`WorkLock::acquire`].
     pub async fn acquire_in(dir: &Path) -> Result<Self, LockError> {
         Self::wait_for(dir, dir).await
     }
@@ -107,13 +107,13 @@ impl WorkLock {
         })
     }
 
-    /// Takes the lock if no process holds it.
+    /// Takes the lock without waiting. `None` if another process holds it.
     ///
     /// # Errors
     /// The lock file cannot be opened, read or locked.
     pub fn try_acquire(path: &Path) -> Result<Option<Self>, StoreError> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
-            // Other kinds of files cannot be locked, and reading them may block.
+            // Other kinds of files cannot be locked, and opening or reading them may block.
             let source = std::io::Error::other("it is not a regular file");
             return Err(StoreError::io("lock", path)(source));
         }
@@ -131,7 +131,7 @@ impl WorkLock {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(StoreError::io("lock", path)(errno.into())),
         }
-        // If the file was deleted between open and lock, the lock is useless.
+        // If the file was deleted between open and lock, the lock protects nothing.
         if !std::fs::metadata(path).is_ok_and(|there| is_same(&there, &ours)) {
             return Ok(None);
         }
@@ -151,27 +151,27 @@ impl WorkLock {
         }))
     }
 
-    /// Returns the runner that held the lock before and crashed.
+    /// Returns the runner that held the lock before and crashed; `None` if the last runner released it.
     #[must_use]
     pub fn crashed(&self) -> Option<&Holder> {
         self.crashed.as_ref()
     }
 
-    /// Returns when the crashed runner and all its processes were dead, if its guard recorded that.
+    /// Returns when the crashed runner and all its processes had ended; `None` if its guard did not record that.
     #[must_use]
     pub fn died(&self) -> Option<SystemTime> {
         self.died
     }
 
-    /// Returns when the crashed runner, or its guard, last updated the file.
+    /// Returns when the crashed runner, or its guard, last updated the lock file.
     #[must_use]
     pub fn was_alive(&self) -> Option<SystemTime> {
         self.was_alive
     }
 
-    /// Updates the modification time, which shows that the holder is alive.
+    /// Updates the modification time of the lock file, which shows that the holder is alive.
     pub fn touch(&self) {
-        // If this fails and the runner crashes, its running time is counted only up to its last record.
+        // If the update fails and the runner crashes, its running time is counted only up to its last record.
         let now = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
         let times = Timestamps {
             last_access: now(rustix::fs::UTIME_OMIT),
@@ -180,10 +180,10 @@ impl WorkLock {
         let _ = rustix::fs::futimens(&self.file, &times);
     }
 
-    /// Writes the holder into the file.
+    /// Writes the holder into the lock file.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The lock file cannot be written.
     pub fn sign(&mut self, holder: &Holder) -> std::io::Result<()> {
         self.signature = serde_json::to_vec(holder).expect("a holder is plain data");
         self.write_signature()
@@ -195,13 +195,13 @@ impl WorkLock {
         self.file.write_all(&self.signature)
     }
 
-    /// Returns whether the lock file is still in place. True if that cannot be determined.
+    /// Returns whether the lock file is still at its path. True if that cannot be determined.
     #[must_use]
     pub fn is_in_place(&self, working_dir: &Path) -> bool {
         self.is_in_place_in(&working_dir.join(RALPH_DIR))
     }
 
-    /// Returns whether the lock file `dir/lock` is still in place.
+    /// Returns whether the lock file `dir/lock` is still at its path. True if that cannot be determined.
     pub fn is_in_place_in(&self, dir: &Path) -> bool {
         let there = std::fs::symlink_metadata(dir.join("lock"));
         match (there, self.file.metadata()) {
@@ -211,11 +211,11 @@ impl WorkLock {
         }
     }
 
-    /// Makes sure that the lock file is in place. A file that was deleted, replaced or emptied is created, locked and written
-    /// again. Returns a description if something was wrong.
+    /// Makes sure that the lock file is at its path. If it was deleted, replaced or emptied, it is created, locked and written
+    /// again. Returns a description; `None` if nothing was wrong.
     ///
     /// # Errors
-    /// Another runner holds the replacement, or the file cannot be created.
+    /// Another runner holds the new lock file, or the file cannot be created.
     pub async fn keep(&mut self, working_dir: &Path) -> Result<Option<String>, LockError> {
         let path = working_dir.join(RALPH_DIR).join("lock");
         let ours = self
@@ -233,11 +233,11 @@ impl WorkLock {
             }
             Ok(_) => "another file was in its place",
             Err(error) if is_missing(&error) => "its file was gone",
-            // If that cannot be determined, the lock counts as held.
+            // If the lock file cannot be examined, it counts as unchanged.
             Err(_) => return Ok(None),
         };
         self.retake(working_dir, &path).await?;
-        // A cleanup that removed the lock may have removed the ignore file, too.
+        // The command that deleted the lock file may have deleted the `.gitignore` file, too.
         ignore(&working_dir.join(RALPH_DIR));
         Ok(Some(format!("{wrong}; a new one was made and locked")))
     }
@@ -245,13 +245,13 @@ impl WorkLock {
     async fn retake(&mut self, working_dir: &Path, path: &Path) -> Result<(), LockError> {
         remake_dirs(working_dir, &working_dir.join(RALPH_DIR)).map_err(StoreError::from)?;
         for _ in 0..RETAKE_TRIES {
-            // Only a regular file can be a lock. Opening something else may block.
+            // Only a regular file can be locked. Opening another kind of file may block.
             let is_file = std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
             if !is_file || !is_held(working_dir) {
                 quarantine(working_dir, path).map_err(StoreError::from)?;
                 if let Some(lock) = Self::try_acquire(path)? {
                     self.file = lock.file;
-                    // It is locked without a holder's name. The next check finds that.
+                    // If the write fails, the file is locked without a holder, and the next check repeats the write.
                     let _ = self.write_signature();
                     return Ok(());
                 }
@@ -264,7 +264,7 @@ impl WorkLock {
         })
     }
 
-    /// Takes the lock in `dir` itself again if its file is gone.
+    /// Takes the lock `dir/lock` again if the file was deleted.
     pub async fn retake_in(&mut self, dir: &Path) -> Result<(), LockError> {
         let taken = Self::acquire_in(dir).await?;
         self.file = taken.file;
@@ -273,23 +273,23 @@ impl WorkLock {
         Ok(())
     }
 
-    /// Returns a second handle. The lock is free when both are dropped.
+    /// Returns a second handle of the lock. The lock is released when both are dropped.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// No file descriptor is available.
     pub fn share(&self) -> std::io::Result<OwnedFd> {
         self.file.as_fd().try_clone_to_owned()
     }
 
-    /// Removes the holder's name, so that the next runner does not see a crash when the lock is dropped.
+    /// Removes the holder from the lock file, so that the next runner does not assume a crash.
     pub fn release(&self) {
-        // If this fails, the next runner looks for remains and finds none.
+        // If this fails, the next runner assumes a crash, looks for processes of this runner, and finds none.
         let _ = self.file.set_len(0);
     }
 }
 
-/// Ignore file of `.ralph`, so that an agent that commits everything or runs `git clean` does not touch the state. Lists only
-/// names of this program, because other tools use the directory, too.
+/// Content of `.ralph/.gitignore`, so that an agent that commits everything or runs `git clean` does not touch the state. It lists
+/// only names of this program, because other tools use the directory, too.
 const IGNORED: &str = "\
 # Written by tachikoma: names of its own files in this directory.
 /.gitignore
@@ -304,7 +304,7 @@ const IGNORED: &str = "\
 /state.json*
 ";
 
-/// Returns whether a name in `.ralph` belongs to this program. The ignore file does not, because other tools write one, too.
+/// Returns whether a name in `.ralph` belongs to this program. `.gitignore` does not, because other tools write one, too.
 pub fn is_our_name(name: &str) -> bool {
     let known = IGNORED.lines().filter_map(|line| line.strip_prefix('/'));
     let mut known = known.map(|line| line.trim_end_matches('/'));
@@ -313,13 +313,13 @@ pub fn is_our_name(name: &str) -> bool {
         || known.any(|known| known == name && name != ".gitignore")
 }
 
-/// Lines that earlier versions wrote start with this.
+/// Prefix of the lines that earlier versions wrote into `.gitignore`.
 const IGNORED_BEFORE: &str = "/state.json";
 
-/// Limit for the size of the ignore file.
+/// Maximum size of the `.gitignore` file in bytes.
 const IGNORE_BYTES_MAX: u64 = 4 << 10;
 
-/// Returns whether the ignore file contains only lines of this program.
+/// Returns whether the `.gitignore` file contains only lines of this program.
 pub fn is_our_ignore(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     let ours =
@@ -329,7 +329,7 @@ pub fn is_our_ignore(text: &[u8]) -> bool {
 
 fn ignore(dir: &Path) {
     let path = dir.join(".gitignore");
-    // Without the ignore file git shows untracked files, which is harmless.
+    // Without the `.gitignore` file, git shows untracked files, which is harmless.
     if let Ok(mut file) = private().write(true).create_new(true).open(&path) {
         let _ = file.write_all(IGNORED.as_bytes());
         return;
@@ -344,13 +344,13 @@ fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Reads the present or last holder of the lock of a working directory.
+/// Reads the current or last holder of the lock of a working directory.
 #[must_use]
 pub fn holder(working_dir: &Path) -> Option<Holder> {
     holder_in(&working_dir.join(RALPH_DIR))
 }
 
-/// Reads the present or last holder of the lock file `dir/lock`.
+/// Reads the current or last holder of the lock file `dir/lock`.
 #[must_use]
 pub fn holder_in(dir: &Path) -> Option<Holder> {
     let file = safe_read::open_own(&dir.join("lock")).ok()?;

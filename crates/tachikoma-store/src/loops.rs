@@ -1,4 +1,4 @@
-//! The loops of a working directory.
+//! Finds the loops of a working directory.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::journal::segment;
 use super::layout::{self, ARCHIVED, is_archived, moved_away};
 use super::{StoreError, journal, lock, snapshot, test_history};
 
-/// Returns whether a file of that name in the directory of a loop belongs to this program.
+/// Returns whether a file name in the directory of a loop belongs to this program.
 pub fn is_ours_in_loop(name: &str) -> bool {
     segment::is_ours(name)
         || name == ARCHIVED
@@ -19,7 +19,7 @@ pub fn is_ours_in_loop(name: &str) -> bool {
         || test_history::is_ours(name)
 }
 
-/// Returns the error for a loop that was moved away and not replaced.
+/// Returns the error for a loop that an interrupted restore moved away and did not replace.
 fn interrupted(path: &Path) -> StoreError {
     let source = std::io::Error::other(
         "a restore of the loop was interrupted; `tachikoma run` puts back the earlier state and continues",
@@ -27,11 +27,10 @@ fn interrupted(path: &Path) -> StoreError {
     StoreError::io("use", path)(source)
 }
 
-/// Finds the current loop of a working directory: the newest one that is not archived. The clock of a loop continues that of the
-/// loop before, so that the order does not depend on the wall clock.
+/// Finds the current loop of a working directory: the newest one that is not archived. The time of a new loop is later than that
+/// of the loop before, so the order does not depend on the wall clock.
 ///
-/// A loop with a damaged or newer journal is found, too, and one of which only the snapshot is left. Otherwise a new loop would
-/// replace it.
+/// A loop with a damaged or newer journal, or with only a snapshot, is found, too. Otherwise a new loop would replace it.
 ///
 /// # Errors
 /// The loops cannot be listed.
@@ -55,9 +54,9 @@ fn first_error(unreadable: Vec<(PathBuf, StoreError)>) -> Result<(), StoreError>
 /// The loops of a working directory that are not archived.
 #[derive(Debug)]
 pub struct Found {
-    /// The newest one that can be read.
+    /// The newest loop that can be read; `None` if there is none.
     pub current: Option<LoopId>,
-    /// Entries that cannot be read at all.
+    /// Directory entries that cannot be read at all, with the error.
     pub unreadable: Vec<(PathBuf, StoreError)>,
 }
 
@@ -71,7 +70,7 @@ pub fn find(
     encryption: &Encryption,
 ) -> Result<Found, StoreError> {
     let (mut found, unreadable) = look(working_dir, encryption)?;
-    // A snapshot that cannot be read names no loop. The caller that needs it reports the error.
+    // An unreadable snapshot names no loop. Code that needs the snapshot reports the error.
     if let Ok(Some(saved)) = snapshot::read(snapshot, encryption)
         && !found.iter().any(|(_, loop_id)| *loop_id == saved.loop_id)
         && !is_archived(&layout::loop_dir(working_dir, saved.loop_id))
@@ -126,7 +125,7 @@ fn look(working_dir: &Path, encryption: &Encryption) -> Result<Looked, StoreErro
     Ok((found, unreadable))
 }
 
-/// Finds the working directory for a path: the nearest one upward that has loops, a snapshot, or a runner with a temporary store.
+/// Finds the working directory for a path: the nearest directory upward that has loops, a snapshot, or a runner with temporary state.
 #[must_use]
 pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
     path.ancestors()
@@ -139,14 +138,14 @@ pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Finds the nearest directory upward with a lock file, which temporary stores leave, too. It may have files to delete.
+/// Finds the nearest directory upward with a lock file. A loop with temporary state leaves one, too, and it may have files to delete.
 #[must_use]
 pub fn purgeable_dir_of(path: &Path) -> Option<PathBuf> {
     let has_lock = |dir: &&Path| dir.join(RALPH_DIR).join("lock").is_file();
     path.ancestors().find(has_lock).map(Path::to_owned)
 }
 
-/// An encrypted snapshot belongs to this program.
+/// Returns whether a snapshot exists. An encrypted file at its path counts as one.
 fn has_snapshot(path: &Path) -> bool {
     matches!(
         snapshot::read(path, &Encryption::plain()),
@@ -154,7 +153,8 @@ fn has_snapshot(path: &Path) -> bool {
     )
 }
 
-/// A file that cannot be examined counts as existing. The caller that reads it reports the error.
+/// Returns whether the directory of loops exists. If it cannot be examined, it counts as existing, and code that reads it reports
+/// the error.
 fn is_ours(loops: &Path) -> bool {
     match std::fs::metadata(loops) {
         Ok(metadata) => metadata.is_dir(),

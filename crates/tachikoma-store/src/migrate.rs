@@ -1,23 +1,24 @@
-//! Reads files of earlier versions. Each step converts one format to the next; the newest format is the number of steps plus one.
+//! Converts data of earlier format versions. Each step converts one version to the next, so the newest version is the number of
+//! steps plus one.
 //!
-//! A new format is needed only if a new field with a default value is not enough.
+//! A new format version is needed only if a new field with a default value is not enough.
 
 use serde_json::Value;
 
-/// Converts one record or one snapshot, as JSON, to the next format. Fails with a description.
+/// Converts one record or one snapshot, as JSON, to the next format version. Fails with a description.
 pub type Step = fn(Value) -> Result<Value, String>;
 
-/// The formats of one kind of file.
+/// The conversion steps of one kind of file.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
-    /// The first step converts format 1 to 2.
+    /// The steps in order. The first one converts version 1 to version 2.
     steps: &'static [Step],
 }
 
-/// The formats of the journal. Steps convert one record at a time.
+/// Steps for the journal. Each converts one record.
 pub const JOURNAL: Chain = Chain::new(&[]);
 
-/// The formats of the snapshot.
+/// Steps for the snapshot.
 pub const SNAPSHOT: Chain = Chain::new(&[]);
 
 impl Chain {
@@ -27,14 +28,14 @@ impl Chain {
         Self { steps }
     }
 
-    /// Returns the newest format. New files are written in it.
+    /// Returns the newest format version, in which new files are written.
     pub const fn latest(self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "steps are written by hand")]
         let steps = self.steps.len() as u32;
         steps + 1
     }
 
-    /// Converts a value to the newest format.
+    /// Converts a value from the given format version to the newest one.
     pub fn upgrade(self, format: u32, value: Value) -> Result<Value, String> {
         let done = usize::try_from(format).ok().and_then(|n| n.checked_sub(1));
         let left = done.and_then(|done| self.steps.get(done..));

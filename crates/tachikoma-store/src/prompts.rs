@@ -1,5 +1,5 @@
-//! Prompts that the operator wrote for one iteration. The files are named by the hash of the text, so that a later runner finds
-//! the recorded prompt.
+//! Prompts that the operator wrote for one iteration. Each file is named by the hash of its text, so that a later runner finds the
+//! recorded prompt.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use tachikoma_fs::atomic_file::{self, Durability};
 use super::StoreError;
 use super::encryption::Encryption;
 
-/// A prompt is text for a context window. A larger file is a mistake, such as a log or a binary.
+/// Maximum size of a prompt in bytes. A larger file is a mistake, such as a log or a binary.
 pub const PROMPT_MAX_BYTES: u64 = 8 << 20;
 
-/// Name of the directory, in the directory of a loop.
+/// Name of the directory with prompts, in the directory of a loop.
 pub const DIR: &str = "prompts";
 
 const SUFFIX: &str = ".md";
 
-/// Returns whether a file of that name is a prompt.
+/// Returns whether a file name is that of a prompt.
 pub fn is_ours(name: &str) -> bool {
     let hash = name.strip_suffix(SUFFIX).unwrap_or_default();
     let is_hash = hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());

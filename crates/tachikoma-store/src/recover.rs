@@ -1,5 +1,5 @@
-//! Recovers the state of a loop: from the snapshot and the journal after it, from the journal alone or, if that is damaged, from
-//! a backup and the journal after it.
+//! Recovers the state of a loop from the snapshot and later records, from the journal alone or, if the journal is damaged, from a
+//! backup and later records.
 
 mod backups;
 mod open;
@@ -41,24 +41,24 @@ pub struct Recovered {
     pub source: Source,
     /// Number of journal records that were read.
     pub records: u64,
-    /// Warnings about files that could not be used, and what was lost.
+    /// Warnings about unusable files and lost records.
     pub troubles: Vec<String>,
     encryption: Encryption,
-    /// The snapshot and its version, if it has an older format.
+    /// Path and version of the snapshot if it has an older format version; otherwise `None`.
     older: Option<(PathBuf, u32)>,
-    /// A file in place of the snapshot that does not belong to this loop.
+    /// A file at the path of the snapshot that does not belong to this loop; `None` if there is none.
     in_the_way: Option<InTheWay>,
-    /// Segments that are dropped. The first of them is kept up to its last usable line.
+    /// Segments with lost records. They move to the quarantine, except the first one up to its last usable line.
     cut: Vec<PathBuf>,
     /// The last segment of the journal; `None` if the journal has no segments.
     end: Option<End>,
     /// Whether the state is newer than the journal, so that a new segment with the full state is needed.
     behind: bool,
-    /// Whether the journal has damage before the snapshot. A new segment with the full state makes the snapshot unnecessary.
+    /// Whether the journal has damage that the snapshot covers. A new segment with the full state makes the damaged part unnecessary.
     tolerated: bool,
 }
 
-/// A file in place of the snapshot that does not belong to this loop.
+/// A file at the path of the snapshot that does not belong to this loop.
 #[derive(Debug)]
 enum InTheWay {
     Unreadable(PathBuf),
@@ -70,11 +70,11 @@ enum InTheWay {
 pub enum Loss {
     /// Refuse to continue: return an error.
     Refuse,
-    /// Continue from the last record before it.
+    /// Continue from the last record before the loss.
     Accept,
 }
 
-/// Where the state of a loop is stored besides its journal.
+/// Files that contain the state of a loop besides its journal.
 #[derive(Clone, Debug)]
 pub struct Copies {
     /// Path of the snapshot.
@@ -86,7 +86,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Returns the snapshot without backups.
+    /// Returns `Copies` with the snapshot and without backups.
     #[must_use]
     pub fn only(snapshot: &Path, encryption: &Encryption) -> Self {
         Self {
@@ -100,8 +100,8 @@ impl Copies {
 /// Recovers the state of the loop in `dir`. Changes nothing.
 ///
 /// # Errors
-/// The journal or the snapshot is newer than this version, or a record after snapshot and backups is lost and `loss` is
-/// [`Loss::Refuse`].
+/// The journal or the snapshot was written by a newer version, or a record that neither snapshot nor backups contain is lost and
+/// `loss` is [`Loss::Refuse`].
 pub fn read(
     dir: &Path,
     copies: &Copies,
@@ -127,7 +127,7 @@ pub fn read(
 /// Opens the journal in `dir` without snapshot and backups.
 ///
 /// # Errors
-/// It cannot be read, is damaged, or is newer than this version.
+/// The journal cannot be read, is damaged, or was written by a newer version.
 pub fn open_journal(dir: &Path, encryption: &Encryption) -> Result<(Journal, State), StoreError> {
     let mut newest_first = journal::segments(dir)?.into_iter().rev();
     let first = newest_first
@@ -139,7 +139,7 @@ pub fn open_journal(dir: &Path, encryption: &Encryption) -> Result<(Journal, Sta
     Ok((taken.journal, taken.state))
 }
 
-/// The files of a loop, and the formats that can be read.
+/// Paths of a loop, and the format versions that can be read.
 struct Place<'a> {
     dir: &'a Path,
     snapshot: &'a Path,
@@ -151,7 +151,7 @@ struct Place<'a> {
 }
 
 fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
-    // Listed before the journal is read, because a running loop appends to it.
+    // Backups are listed before the journal is read, because a running loop appends to the journal.
     let listed = place
         .backups
         .map(|dir| backup::list(dir, Some(place.loop_id)));
@@ -174,7 +174,7 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
         Loss::Refuse => Err(StoreError::Damaged { path, line, what }),
         Loss::Accept => {
             let mut found = match find(place, Some((&path, line))) {
-                // There is no record to continue from.
+                // There is no record from which the loop could continue.
                 Err(StoreError::File(FsError::Io { source, .. }))
                     if source.kind() == ErrorKind::NotFound =>
                 {
@@ -194,7 +194,7 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
 }
 
 impl Recovered {
-    /// Returns the error for a journal that ends before a backup does.
+    /// Returns the error for a journal that ends before the last record of a backup.
     fn cut_short(&self, dir: &Path, ahead: &backup::Listed) -> StoreError {
         let end = self.end.as_ref();
         let path = end.map_or(dir, |end| &end.part.path);
@@ -203,15 +203,15 @@ impl Recovered {
     }
 }
 
-/// The state from which the journal is read on.
+/// The state to which the records of the journal are applied.
 #[derive(Default)]
 struct Base {
     state: Option<State>,
-    /// The backup that is used instead of the snapshot.
+    /// Path of the backup that is used instead of the snapshot; `None` for the snapshot.
     backup: Option<PathBuf>,
     older: Option<(PathBuf, u32)>,
     in_the_way: Option<InTheWay>,
-    /// Why the snapshot cannot be read.
+    /// Why the snapshot cannot be read; `None` if it can.
     trouble: Option<String>,
 }
 
@@ -258,7 +258,7 @@ fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered,
     find_from(place, Base::read(place)?, stop_at)
 }
 
-/// Recovers the state from a snapshot or backup and the journal after it.
+/// Recovers the state from a snapshot or backup and the records after it.
 fn find_from(
     place: &Place<'_>,
     base: Base,
@@ -356,8 +356,8 @@ fn find_from(
     })
 }
 
-/// Returns the first segment to read, and the base if it is newer. Each segment starts with the full state, so that the last
-/// readable one is enough.
+/// Returns the first segment to read, and the base if it is newer than that segment. Each segment starts with the full state, so
+/// the last readable one is enough.
 fn begin_at(
     place: &Place<'_>,
     segments: &[(u32, PathBuf)],

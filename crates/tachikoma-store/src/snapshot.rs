@@ -1,5 +1,5 @@
 //! `.ralph/state.json`: the state of a loop in one file, for users, other tools and a quick start. The journal is the source of
-//! truth; a snapshot names its last record.
+//! truth, and a snapshot names its last record.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,21 +23,21 @@ mod form;
 
 pub use form::{Packing, all_places, older_versions, older_versions_of, place};
 
-/// The version that this program writes, and the newest that it reads.
+/// Format version of the snapshot that this program writes, and the newest one that it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
 
-/// Limit for the size, so that a foreign file does not use up the memory. All parts of a snapshot are bounded.
+/// Maximum size of a snapshot in bytes, so that a foreign file cannot use up the memory. All parts of a snapshot are bounded.
 pub const BYTES_MAX: u64 = 64 << 20;
 
-/// Replaces the checksum while it is computed.
+/// Text in place of the checksum while the checksum is computed.
 const NO_CHECKSUM: &str = "00000000";
 
 /// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The version of the format.
+    /// Format version of the file.
     pub version: u32,
-    /// CRC-32C of the file, computed with zeros in its own place.
+    /// CRC-32C of the file, computed with zeros in place of the checksum.
     pub checksum: String,
     /// Number of the last record in the snapshot.
     pub seq: Seq,
@@ -49,15 +49,15 @@ pub struct Snapshot {
     pub core: Core,
     /// The current session of the loop.
     pub session: Session,
-    /// Progress of the work.
+    /// Progress of the work of the agent.
     pub progress: Progress,
-    /// Test results.
+    /// Results of the last test run.
     pub tests: Tests,
     /// Progress of the stop conditions.
     pub stop_conditions: StopConditions,
     /// Counters of the loop.
     pub metrics: Metrics,
-    /// Notes of hooks and the operator.
+    /// Values that hooks and the operator set, by key.
     pub custom: BTreeMap<String, serde_json::Value>,
     /// The full state, from which the loop continues.
     pub state: State,
@@ -68,64 +68,64 @@ pub struct Snapshot {
 pub struct Core {
     /// State of the loop as `status` shows it.
     pub status: LoopState,
-    /// The iteration that was started last.
+    /// Number of the iteration that was started last.
     pub iteration: u32,
-    /// When the loop was first started.
+    /// When the loop was first started; `None` before that.
     pub started: Option<Timestamp>,
     /// Time of the last record.
     pub last_activity: Timestamp,
     /// Working directory of the loop.
     pub working_dir: PathBuf,
-    /// Path of its prompt; `None` if the prompt was given as text.
+    /// Path of the prompt of the loop; `None` if the prompt was given as text.
     pub prompt_path: Option<String>,
-    /// Hash of the settings that it was started with.
+    /// Hash of the settings that the loop was started with.
     pub config_hash: String,
 }
 
 /// The session of a loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// The agent's session id, if it has one.
+    /// The agent's session id; `None` if it has none.
     pub current_id: Option<String>,
     /// When the session began; `None` before the first session.
     pub started: Option<Timestamp>,
-    /// Number of finished iterations.
+    /// Number of finished iterations of this session.
     pub iterations: u32,
-    /// Fill of the context in percent; `None` before it is known.
+    /// Context usage in percent; `None` before the first reading.
     pub context_usage: Option<u8>,
     /// The earlier sessions, oldest first.
     pub history: Vec<PastSession>,
 }
 
-/// Progress of the work.
+/// Progress of the work of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Iterations in a row without progress.
+    /// Number of consecutive iterations without progress.
     pub iterations_since_progress: u32,
-    /// The last iteration with progress.
+    /// Number of the last iteration with progress; `None` if there was none.
     pub last_progress_iteration: Option<u32>,
-    /// The latest scores, from 0 to 100, oldest first.
+    /// The latest progress scores, from 0 to 100, oldest first.
     pub recent_scores: Vec<u32>,
     /// Files that the loop changed recently, relative to the working directory.
     pub modified_files: Vec<String>,
-    /// The first objectives that are reached.
+    /// The first completed objectives of the objectives file.
     pub completed_objectives: Vec<String>,
-    /// The first objectives that are not reached.
+    /// The first open objectives of the objectives file.
     pub pending_objectives: Vec<String>,
 }
 
-/// Results of the last test run; the first tests of each kind by name.
+/// Results of the last test run. Each list has only its first tests, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tests {
-    /// Number of failing test runs in a row.
+    /// Number of consecutive failed test runs.
     pub failure_streak: u32,
     /// Names of passing tests.
     pub passing: Vec<String>,
     /// Names of failing tests.
     pub failing: Vec<String>,
-    /// Names of flaky tests.
+    /// Names of tests that sometimes pass and sometimes fail.
     pub flaky: Vec<String>,
-    /// Names of tests that pass again.
+    /// Names of tests that failed before and pass again.
     pub recently_fixed: Vec<String>,
 }
 
@@ -178,7 +178,7 @@ impl Tests {
 pub struct StopConditions {
     /// Progress of each condition in percent, by its name.
     pub progress: BTreeMap<String, u8>,
-    /// The last evaluation, as text.
+    /// Result of the last check of the stop conditions, as text; `None` before the first one.
     pub last_evaluation: Option<String>,
 }
 
@@ -199,11 +199,11 @@ impl StopConditions {
 /// Counters of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
-    /// Finished iterations.
+    /// Number of finished iterations.
     pub total_iterations: u64,
-    /// Iterations that succeeded.
+    /// Number of successful iterations.
     pub successful_iterations: u64,
-    /// Iterations that failed.
+    /// Number of failed iterations.
     pub failed_iterations: u64,
     /// Number of reboots.
     pub reboots: u64,
@@ -259,10 +259,10 @@ impl Snapshot {
         }
     }
 
-    /// Replaces the file atomically, without following symbolic links. Snapshots of other forms are removed.
+    /// Replaces the snapshot file atomically, without following symbolic links. Files of the snapshot in other forms are removed.
     ///
     /// # Errors
-    /// It cannot be written. The existing file is unchanged.
+    /// The snapshot cannot be written. The existing file is unchanged.
     pub fn write(
         &self,
         path: &Path,
@@ -274,7 +274,7 @@ impl Snapshot {
             .map(drop)
     }
 
-    /// Writes the file, and returns its identity.
+    /// Writes the snapshot file and returns its identity (device and inode).
     pub fn write_marked(
         &self,
         path: &Path,
@@ -291,7 +291,7 @@ impl Snapshot {
         Ok(mark)
     }
 
-    /// Returns the text with its checksum.
+    /// Returns the JSON text of the snapshot with its checksum.
     #[must_use]
     pub fn encode(&self) -> String {
         let blank = Self {
@@ -305,15 +305,15 @@ impl Snapshot {
     }
 }
 
-/// Reads a snapshot, plain or compressed; `None` if there is no file.
+/// Reads a snapshot in any form; `None` if there is no file.
 ///
 /// # Errors
-/// It cannot be read, is damaged, or is newer than this version.
+/// The snapshot cannot be read, is damaged, or was written by a newer version.
 pub fn read(path: &Path, encryption: &Encryption) -> Result<Option<Snapshot>, StoreError> {
     read_as(migrate::SNAPSHOT, path, encryption)
 }
 
-/// Reads a snapshot of any supported version. `version` keeps the value in the file.
+/// Reads a snapshot of any supported version. The field `version` has the version of the file.
 pub fn read_as(
     formats: Chain,
     path: &Path,
@@ -322,7 +322,7 @@ pub fn read_as(
     read_at(formats, &place(path, encryption), encryption)
 }
 
-/// Reads the snapshot at exactly this path, without looking for other forms.
+/// Reads the snapshot at exactly this path, without looking for files in other forms.
 fn read_at(
     formats: Chain,
     path: &Path,
@@ -348,13 +348,13 @@ pub fn bytes(path: &Path, encryption: &Encryption) -> Result<Vec<u8>, StoreError
     content(path, encryption).map_err(StoreError::io("read", path))
 }
 
-/// Reads the text of a file, plain or compressed.
+/// Reads the decrypted and decompressed text of a file.
 fn content(path: &Path, encryption: &Encryption) -> std::io::Result<Vec<u8>> {
     let content = compressed::content_of(safe_read::open(path)?, encryption)?;
     safe_read::read_all(content, BYTES_MAX)
 }
 
-/// Returns whether a file is a snapshot of any version. The checksum proves it.
+/// Returns whether a file is a snapshot of any version: it must have a correct checksum.
 pub fn is_ours(path: &Path, encryption: &Encryption) -> bool {
     let bytes = content(path, encryption).unwrap_or_default();
     let text = std::str::from_utf8(&bytes);
@@ -388,7 +388,7 @@ fn damaged(path: &Path, what: String) -> StoreError {
 }
 
 fn version_of(text: &str) -> Result<u32, String> {
-    // Another version may write other white space.
+    // Another version may have written different white space.
     let rest = text.trim_start().strip_prefix('{').map(str::trim_start);
     let rest = rest.and_then(|rest| rest.strip_prefix("\"version\""));
     let rest = rest.and_then(|rest| rest.trim_start().strip_prefix(':'));
@@ -403,7 +403,7 @@ fn version_of(text: &str) -> Result<u32, String> {
         .map_err(|_| "its version is not a number".to_owned())
 }
 
-/// Checks the text against its checksum.
+/// Checks the checksum of the text.
 fn check(text: &str) -> Result<(), String> {
     let mark = "\"checksum\": \"";
     let at = text.find(mark).ok_or("it has no checksum")? + mark.len();

@@ -1,5 +1,5 @@
-//! The temporary store of a loop with `state.enabled = false`. It has the layout of a working directory and is removed with its
-//! last user.
+//! The temporary store of a loop with `state.enabled = false`. It has the layout of a working directory and is removed with the
+//! last handle.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use tachikoma_fs::{make_dir, owner};
 
 use super::StoreError;
 
-/// A temporary store. Dropping it removes all files.
+/// A temporary store. Dropping the value removes all its files.
 #[derive(Debug)]
 pub struct TemporaryStore {
     root: PathBuf,
@@ -23,7 +23,7 @@ impl TemporaryStore {
         Ok(Self { root })
     }
 
-    /// Returns the path that is used as the working directory.
+    /// Returns the path that the loop uses as its working directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -42,14 +42,14 @@ pub fn root(temporary_dir: &Path, loop_id: LoopId) -> PathBuf {
     temporary_dir.join(loop_id.to_string())
 }
 
-/// Removes the temporary store of a killed runner. The lock of the working directory must be held. The loop id is taken from the
-/// lock file, but no path, because other programs can write the file.
+/// Removes the temporary store of a killed runner. The caller must hold the lock of the working directory. The path is built from
+/// the loop id in the lock file, because other programs can write that file.
 pub fn clear(temporary_dir: &Path, loop_id: LoopId) {
     remove(&root(temporary_dir, loop_id));
 }
 
-/// Symbolic links are removed, not followed. Files that cannot be removed are left to the system's cleanup of temporary
-/// directories.
+/// Removes a store. Symbolic links are removed, not followed. Files that cannot be removed are left to the system's cleanup of
+/// temporary directories.
 fn remove(root: &Path) {
     let _ = std::fs::remove_dir_all(root);
 }

@@ -1,4 +1,4 @@
-//! The test history of a loop: one file in its directory. If it is lost, the history starts again.
+//! The test history of a loop, stored as one file in its directory. If the file is lost, the history starts empty.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub const NAME: &str = "tests.json";
 /// Format version of the test history.
 const VERSION: u32 = 1;
 
-/// Twenty thousand tests take 0.7 MB. A larger file was not written by this program.
+/// Maximum size of the test history in bytes. Twenty thousand tests take 0.7 MB, so a larger file is foreign.
 pub const BYTES_MAX: u64 = 16 << 20;
 
 /// Content of the file with the test history.
@@ -26,7 +26,7 @@ struct Book {
     tests: TestsSeen,
 }
 
-/// Returns whether a file of that name is a test history.
+/// Returns whether a file name is that of the test history.
 pub fn is_ours(name: &str) -> bool {
     name == NAME
 }
@@ -36,7 +36,7 @@ pub fn path_of(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 
-/// Reads the test history; `None` if there is no file. Also returns why it starts again, if it does.
+/// Reads the test history; `None` if there is no file. The error says why the history cannot be used and starts empty.
 pub fn read(dir: &Path, encryption: &Encryption) -> Result<Option<TestsSeen>, String> {
     let path = path_of(dir);
     let failed = |what: String| format!("{}: {what}", path.display());
@@ -57,7 +57,7 @@ pub fn read(dir: &Path, encryption: &Encryption) -> Result<Option<TestsSeen>, St
 /// Writes the test history.
 ///
 /// # Errors
-/// It cannot be written. The existing file is unchanged.
+/// The test history cannot be written. The existing file is unchanged.
 pub fn write(dir: &Path, tests: TestsSeen, encryption: &Encryption) -> Result<(), StoreError> {
     let version = VERSION;
     let bytes = serde_json::to_vec(&Book { version, tests }).expect("books are plain data");

@@ -1,8 +1,8 @@
-//! Decisions of a user about a working directory: which configurations may run programs, and which loops were started here. They
+//! Decisions of a user about a working directory: which configurations may run programs, and which loops the user started. They
 //! are stored outside of the working directory, because a clone or an agent may write there.
 //!
-//! Each working directory has a directory, and each decision is a file in it. Its name holds the decision, the text
-//! inside is for users.
+//! Each working directory has its own directory of decisions, and each decision is a file. The file name contains the decision;
+//! the text inside is for users.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,10 +15,10 @@ use tachikoma_fs::{is_missing, make_dir, owner, private, sync_dir};
 use super::StoreError;
 use tachikoma_config::digest;
 
-/// Limit for decisions about one directory. The oldest are removed first, and the user is asked again.
+/// Maximum number of decisions about one directory. The oldest are removed first, and the user is asked again.
 const AGREEMENTS_MAX: usize = 200;
 
-/// The file that names the working directory, for users.
+/// Name of the file that contains the path of the working directory, for users.
 const PATH: &str = "path";
 
 /// A decision of the user.
@@ -26,14 +26,14 @@ const PATH: &str = "path";
 pub enum Agreement {
     /// Settings with this digest may name programs and relax permissions.
     Configuration([u8; 32]),
-    /// This loop was started here.
+    /// The user started this loop in this directory, or adopted it.
     Loop(LoopId),
-    /// A setting with this digest was given on the command line of this loop.
+    /// The user gave a setting with this digest on the command line of this loop.
     Override(LoopId, [u8; 32]),
 }
 
 impl Agreement {
-    /// Returns the decision about a setting of a launch, from its key and its value as TOML.
+    /// Returns the decision for a command-line setting of a loop, from its key and its value as TOML.
     #[must_use]
     pub fn to_override(loop_id: LoopId, key: &str, value: &str) -> Self {
         Self::Override(loop_id, digest([key, value]))
@@ -48,7 +48,7 @@ impl Agreement {
     }
 }
 
-/// Decisions that were written; the directories to sync.
+/// Directories of new decisions, which have to be synced.
 #[derive(Debug)]
 #[must_use]
 pub struct Added(Vec<PathBuf>);
@@ -74,7 +74,7 @@ pub struct Agreements {
 }
 
 impl Agreements {
-    /// Returns the decisions about a working directory. Its path must be canonical. `state_dir` is the user's.
+    /// Returns the decisions about a working directory, which must be a canonical path. `state_dir` is the state directory of the user.
     #[must_use]
     pub fn of(state_dir: &Path, working_dir: &Path) -> Self {
         let all = state_dir.join("trust");
@@ -85,7 +85,7 @@ impl Agreements {
         }
     }
 
-    /// Returns whether the user made a decision. False if others can write to the directory.
+    /// Returns whether the user made this decision. False if other users can write to the directory of decisions.
     #[must_use]
     pub fn have(&self, agreement: &Agreement) -> bool {
         let path = self.folder.join(agreement.name());
@@ -95,10 +95,10 @@ impl Agreements {
                 .all(|dir| is_private(dir))
     }
 
-    /// Writes a decision. It is visible at once, and durable after [`Added::sync`].
+    /// Writes decisions. They are visible at once, and durable after [`Added::sync`].
     ///
     /// # Errors
-    /// It cannot be written, or others can write to the directory.
+    /// A decision cannot be written, or other users can write to the directory of decisions.
     pub fn add(&self, agreements: &[Agreement]) -> Result<Added, StoreError> {
         let made = self.folder.ancestors().take_while(|dir| !dir.exists());
         let made = made.filter_map(Path::parent).map(Path::to_owned);
@@ -115,7 +115,7 @@ impl Agreements {
         for name in [PATH].into_iter().chain(names.iter().map(String::as_str)) {
             let path = self.folder.join(name);
             match private().write(true).create_new(true).open(&path) {
-                // The content repeats the name, so that an incomplete file is valid.
+                // The content only repeats the name, so an incomplete file is valid.
                 Ok(mut file) => {
                     let _ = file.write_all(text.as_bytes());
                 }
@@ -195,11 +195,7 @@ mod tests {
         let here = Agreements::of(&state, Path::new("/here"));
         assert!(!here.have(&ONE));
         let added = here.add(&[ONE]).unwrap();
-        assert_eq!(
-            added.0.len(),
-            4,
-            "state directory, folder of all and its own were made"
-        );
+        assert_eq!(added.0.len(), 4, "three directories were created");
         added.sync().unwrap();
         let again = here.add(&[ONE]).unwrap();
         assert_eq!(again.0.len(), 1);
@@ -228,7 +224,7 @@ mod tests {
         let file = here.folder.join(ONE.name());
         std::fs::rename(&file, here.folder.join("elsewhere")).unwrap();
         std::os::unix::fs::symlink(here.folder.join("elsewhere"), &file).unwrap();
-        assert!(!here.have(&ONE), "a link");
+        assert!(!here.have(&ONE), "a symbolic link is ignored");
     }
 
     #[test]
@@ -244,7 +240,7 @@ mod tests {
         assert_eq!(
             kept,
             AGREEMENTS_MAX + 1,
-            "with the file that names the directory"
+            "the limit, plus the file that names the directory"
         );
     }
 }

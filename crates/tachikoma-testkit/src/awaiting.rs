@@ -1,26 +1,26 @@
-//! Waiting for a state. This is the only place in the tests that sleeps.
+//! Waits until a condition is true. This is the only place in the tests that sleeps.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Short compared to the awaited states (processes, files), long compared to the cost of a check.
+/// Interval between checks: short compared to the awaited states (processes, files), long compared to the cost of a check.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 
-/// Returns as soon as `condition` holds and panics with `what` if it does not hold in time.
+/// Returns as soon as `condition` is true, and panics with `what` if it is not true in time.
 ///
 /// The condition is checked once more after the deadline, so that a busy machine cannot
 /// fail a test that reached its state.
 ///
 /// # Panics
 ///
-/// When `deadline` has passed and the condition still does not hold.
+/// When `deadline` has passed and the condition is still false.
 #[track_caller]
 pub fn await_until(what: &str, deadline: Duration, condition: impl FnMut() -> bool) {
     let came = comes_true(deadline, condition);
     assert!(came, "waited {deadline:?} in vain for: {what}");
 }
 
-/// Returns whether the condition holds before the deadline.
+/// Returns whether the condition becomes true before the deadline.
 pub(crate) fn comes_true(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !condition() {
@@ -37,13 +37,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn await_until_returns_as_soon_as_the_condition_holds() {
+    fn await_until_returns_as_soon_as_the_condition_is_true() {
         let mut looks = 0;
         await_until("the third look", Duration::from_secs(10), || {
             looks += 1;
             looks == 3
         });
-        assert_eq!(looks, 3, "no look after the one that succeeded");
+        assert_eq!(looks, 3, "no check after the successful one");
     }
 
     #[test]

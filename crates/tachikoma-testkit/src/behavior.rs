@@ -1,19 +1,19 @@
-//! How the fake agent behaves: the part of a scenario that only the fake agent reads.
+//! Behavior of the fake agent: the part of a scenario that only the fake agent reads.
 
 use serde::{Deserialize, Serialize};
 
-/// The context window of the models that most tests use.
+/// Context window of the models that most tests use, in tokens.
 const WINDOW_TOKENS: u64 = 200_000;
 
-/// How the fake agent behaves.
+/// Behavior of the fake agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Behaviour {
-    /// The size of the context that it reports.
+    /// Size of the context window that the fake agent reports, in tokens.
     pub window: u64,
-    /// How its first, second, ... process misbehaves.
+    /// How the first, second, ... process of the fake agent misbehaves.
     pub starts: Vec<Misbehaviour>,
-    /// How all later processes misbehave.
+    /// How all processes after those of `starts` misbehave.
     pub always: Misbehaviour,
 }
 
@@ -27,51 +27,51 @@ impl Default for Behaviour {
     }
 }
 
-/// How one process misbehaves. Lines are those that it prints, counted from 1.
+/// How one process of the fake agent misbehaves. Lines are output lines, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Misbehaviour {
-    /// Never prints anything.
+    /// The process never prints anything.
     pub hang_at_start: bool,
-    /// Hangs after this line.
+    /// The process hangs after it has printed this line.
     pub silent_after_line: Option<u64>,
-    /// What it does while it hangs.
+    /// Activity of the process while it hangs; `None` if it is idle.
     pub while_silent: Option<WhileSilent>,
-    /// Prints a line that is not JSON, and one that is not text, before this line.
+    /// Before this line, the process prints a line that is not JSON and one that is not UTF-8.
     pub garbage_before_line: Option<u64>,
-    /// Prints a line of this many bytes before its second line.
+    /// Before its second line, the process prints a line of this many bytes.
     pub huge_line_bytes: Option<usize>,
-    /// What it ignores.
+    /// Interrupts and signals that the process ignores.
     pub ignore: Vec<Ignored>,
-    /// Exits instead of printing this line.
+    /// The process exits instead of printing this line.
     pub exit_at_line: Option<u64>,
-    /// The exit code there, and between prompts.
+    /// Exit code of an early exit (`exit_at_line`, `die_after_results`).
     pub exit_code: u8,
-    /// Closes its output instead of printing this line, and continues.
+    /// The process closes its stdout instead of printing this line, and continues to run.
     pub close_stdout_at_line: Option<u64>,
-    /// Does not exit when it should.
+    /// The process does not exit after its last result.
     pub hang_after_result: bool,
-    /// Exits after this many results.
+    /// The process exits after this many results.
     pub die_after_results: Option<u64>,
-    /// Leaves a process running that has this in its command line and its own session, and is orphaned.
+    /// The process starts an orphan in its own session, with this text in its command line, and leaves it running.
     pub escaping_child: Option<String>,
-    /// The child clears its environment too.
+    /// The process left by `escaping_child` has an empty environment.
     pub child_without_env: bool,
-    /// Prints each result twice.
+    /// The process prints each result twice.
     pub second_result: bool,
-    /// Reports this session id.
+    /// Session id that the process reports instead of its own.
     pub session_id: Option<String>,
-    /// Reports this version.
+    /// Version that the process reports instead of the imitated one.
     pub version: Option<String>,
-    /// Does not know the request for the cost of the conversation, like older versions.
+    /// The process rejects the request for the cost of the conversation, like older versions.
     pub tells_no_cost: bool,
-    /// Ignores its budget.
+    /// The process ignores its budget.
     pub overspends: bool,
-    /// Prints this to standard error if it exits early.
+    /// Text that the process prints to stderr if it exits early.
     pub last_words: Option<String>,
 }
 
-/// What an agent does while it is silent.
+/// Activity of an agent while it prints nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhileSilent {
@@ -79,16 +79,16 @@ pub enum WhileSilent {
     Compute,
     /// Receives data from this local port.
     Receive {
-        /// The port.
+        /// Number of the port.
         port: u16,
     },
 }
 
-/// What an agent ignores.
+/// Interrupt or signal that an agent ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ignored {
-    /// The interrupt of the protocol.
+    /// The interrupt message of the protocol.
     Interrupt,
     /// SIGINT.
     Sigint,

@@ -1,7 +1,7 @@
-//! A fake agent: it behaves like `claude -p --output-format stream-json`, answers from a scenario or a
-//! recorded transcript, and misbehaves on request. For tests of everything around an agent.
+//! A fake agent: it behaves like `claude -p --output-format stream-json`, answers from a scenario or a recorded transcript, and
+//! misbehaves on request.
 //!
-//! A test crate gets the program by its own example: `fn main() -> ExitCode { fake_agent::main() }`.
+//! A test crate builds the program as an example: `fn main() -> ExitCode { fake_agent::main() }`.
 //! `docs/testing-agents.md` describes its scenario and its environment.
 
 mod agent;
@@ -20,19 +20,19 @@ use std::process::ExitCode;
 
 pub use crate::behavior::{Behaviour, Ignored, Misbehaviour, WhileSilent};
 
-/// The scenario file.
+/// Environment variable with the path of the scenario file.
 pub const SCENARIO_VAR: &str = "FAKE_AGENT_SCENARIO";
-/// A transcript to replay instead.
+/// Environment variable with the path of a transcript to replay instead of a scenario.
 pub const REPLAY_VAR: &str = "FAKE_AGENT_REPLAY";
-/// `real` keeps the timing of the transcript; otherwise it is replayed at full speed.
+/// Environment variable for the speed of a replay. `real` keeps the recorded timing; otherwise there are no pauses.
 pub const SPEED_VAR: &str = "FAKE_AGENT_SPEED";
-/// The directory that keeps sessions and the position in the scenario between processes.
+/// Environment variable with the directory that stores sessions and the position in the scenario between processes.
 pub const STATE_VAR: &str = "FAKE_AGENT_STATE";
 
-/// A file that gets the times, in nanoseconds since 1970, of a tool's result and of an interrupt.
+/// Environment variable with a file for the times, in nanoseconds since 1970, of a tool's result and of an interrupt.
 pub const STAMPS_VAR: &str = "FAKE_AGENT_STAMPS";
 
-/// Its inputs, from the environment.
+/// Settings of the fake agent from environment variables.
 #[derive(Debug, Clone, Default)]
 struct CloudEnvironment {
     scenario: Option<PathBuf>,
@@ -53,7 +53,7 @@ impl CloudEnvironment {
     }
 }
 
-/// Runs the program.
+/// Runs the fake agent as a program.
 #[must_use]
 #[expect(clippy::print_stderr, reason = "it is a program's main")]
 pub fn main() -> ExitCode {

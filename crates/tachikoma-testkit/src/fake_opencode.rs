@@ -1,7 +1,7 @@
-//! A fake server: it takes the command line of `opencode serve`, prints its address in the same form, answers
-//! health checks, and misbehaves on request. For tests of everything around a server.
+//! A fake OpenCode server: it accepts the command line of `opencode serve`, prints its address in the same form, answers health
+//! requests, and misbehaves on request.
 //!
-//! A test crate gets the program by its own example: `fn main() -> ExitCode { fake_opencode::main() }`.
+//! A test crate builds the program as an example: `fn main() -> ExitCode { fake_opencode::main() }`.
 //! `docs/testing-agents.md` describes its script.
 
 mod api;
@@ -25,41 +25,41 @@ use crate::model::http;
 use args::Args;
 use conversations::Conversations;
 
-/// The script: a file with a [`Script`].
+/// Environment variable with the path of a file that contains a [`Script`].
 pub const SCRIPT_VAR: &str = "FAKE_OPENCODE_SCRIPT";
-/// A directory in which starts are counted, and state is kept between servers.
+/// Environment variable with a directory in which starts are counted and state is stored between servers.
 pub const STATE_VAR: &str = "FAKE_OPENCODE_STATE";
-/// The variable of the real server.
+/// Environment variable with the password, as for the real server.
 const PASSWORD_VAR: &str = "OPENCODE_SERVER_PASSWORD";
 const USER_VAR: &str = "OPENCODE_SERVER_USERNAME";
 
-/// How the servers behave, one after the other.
+/// Behavior of servers that are started one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Script {
-    /// The first, second, ... server.
+    /// How the first, second, ... server misbehaves.
     pub starts: Vec<Misbehaviour>,
-    /// All later servers.
+    /// How all servers after those of `starts` misbehave.
     pub always: Misbehaviour,
-    /// What each of them does with a prompt.
+    /// How each server answers a prompt.
     pub turn: TurnScript,
 }
 
-/// What a server does with a prompt.
+/// How a server answers a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TurnScript {
-    /// The number of tools.
+    /// Number of tool calls.
     pub tools: u32,
-    /// The command of each tool.
+    /// Shell command of each tool call; `None` for a call without an effect.
     pub command: Option<String>,
-    /// The final text.
+    /// Text of the final answer.
     pub text: String,
-    /// The fill of the context then.
+    /// Context usage of the final answer, in tokens.
     pub tokens: u64,
-    /// Whether a conversation is compacted after its first tool.
+    /// Whether the conversation is compacted after the first tool call.
     pub compacts: bool,
-    /// Whether a sub-agent asks for a permission before the first tool.
+    /// Whether a sub-agent requests a permission before the first tool call.
     pub child_asks: bool,
 }
 
@@ -80,51 +80,51 @@ impl Default for TurnScript {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Misbehaviour {
-    /// Exits at once with this code.
+    /// The server exits at once with this code.
     pub exit: Option<u8>,
-    /// Exits with this code after this many health checks.
+    /// The server exits with this code after this many health requests.
     pub exit_after_health: Option<(u32, u8)>,
-    /// Exits with this code on SIGTERM, instead of being killed by it.
+    /// The server exits with this code on SIGTERM, instead of being killed by it.
     pub exit_on_sigterm: Option<u8>,
-    /// Ignores SIGTERM.
+    /// The server ignores SIGTERM.
     pub ignore_sigterm: bool,
-    /// Never listens, and prints nothing.
+    /// The server never listens, and prints nothing.
     pub mute: bool,
-    /// Accepts every request and answers none, after this many answers.
+    /// After this many answers, the server accepts every request and answers none.
     pub hang_after: Option<u32>,
-    /// Answers every request with this page.
+    /// The server answers every request with this web page.
     pub html: Option<String>,
-    /// Answers health checks with this.
+    /// The server answers health requests with this text.
     pub health: Option<String>,
-    /// Requires this password instead of the given one.
+    /// The server requires this password instead of the one it was given.
     pub password: Option<String>,
-    /// Uses this much memory.
+    /// Number of bytes of memory that the server uses.
     pub leak_bytes: usize,
-    /// Reports a busy session while this file exists in the state directory.
+    /// The server reports a busy session while this file exists in the state directory.
     pub busy_while: Option<String>,
-    /// Leaves a process running that has this in its command line and its own session.
+    /// The server leaves a process running in its own session, with this text in its command line.
     pub grandchild: Option<String>,
-    /// Ends that process when it is asked to dispose of everything.
+    /// The server ends that process when it is asked to dispose of its instances.
     pub disposes: bool,
-    /// Prints this much before it listens.
+    /// Number of bytes that the server prints before it listens.
     pub noise_bytes: usize,
-    /// Forgets the conversations of earlier servers.
+    /// The server forgets the conversations of earlier servers.
     pub forgets: bool,
-    /// Accepts this many prompts without storing and answering them.
+    /// The server accepts this many prompts and neither stores nor answers them.
     pub loses_prompts: u32,
-    /// Accepts this many prompts without confirming them.
+    /// The server stores this many prompts and closes the connection without a response.
     pub swallows_answers: u32,
-    /// Ends a stream of events after this many, three times.
+    /// The server ends an event stream after this many events, three times.
     pub cuts_streams_after: Option<u32>,
-    /// Sends this after every event.
+    /// The server sends this text after every event.
     pub garbage: Option<String>,
-    /// Answers requests for messages with this.
+    /// The server answers requests for messages with this text.
     pub messages: Option<String>,
-    /// Its clock jumps forward by this many milliseconds after this many prompts.
+    /// The server's clock jumps forward by this many milliseconds after this many prompts.
     pub clock_step: Option<(u32, u64)>,
-    /// Treats a prompt that sorts before an answer as answered, like older versions of OpenCode.
+    /// The server treats a prompt with an id before that of an answer as answered, like older versions of OpenCode.
     pub skips_older_prompts: bool,
-    /// Ends all streams when a sub-agent begins, before clients get the event.
+    /// The server ends all event streams when a sub-agent starts, before clients get the event.
     pub cuts_births: bool,
 }
 
@@ -132,7 +132,7 @@ pub struct Misbehaviour {
 struct Server {
     misbehaviour: Misbehaviour,
     state: Option<PathBuf>,
-    /// The required value of the authorization header.
+    /// Required value of the `Authorization` header; `None` if no password is required.
     authorization: Option<String>,
     grandchild: Option<i32>,
     answered: std::sync::atomic::AtomicU32,
@@ -143,7 +143,7 @@ struct Server {
     turn: TurnScript,
 }
 
-/// Runs the program.
+/// Runs the fake server as a program.
 #[must_use]
 #[expect(clippy::print_stderr, reason = "it is a program's main")]
 pub fn main() -> ExitCode {
@@ -179,7 +179,7 @@ fn run(words: &[String]) -> Result<u8, String> {
         misbehave::for_ever();
     }
     let listener = TcpListener::bind((args.hostname.as_str(), args.port));
-    // As little output as the real server.
+    // Like the real server, this prints few details.
     let listener = listener.map_err(|_| "Unexpected error\n\nServeError".to_owned())?;
     let port = listener.local_addr().map_err(|error| error.to_string())?;
     say(&format!(
@@ -190,7 +190,7 @@ fn run(words: &[String]) -> Result<u8, String> {
     let server = Arc::new(server);
     for stream in listener.incoming().flatten() {
         let server = Arc::clone(&server);
-        // Ends with its connection, or with the program.
+        // The thread ends with its connection or with the program.
         thread::spawn(move || server.attend(stream));
     }
     Ok(0)
@@ -216,7 +216,7 @@ impl Server {
         }
     }
 
-    /// A broken connection means that the client is gone.
+    /// Serves one connection. An error means that the client has closed it.
     fn attend(self: &Arc<Self>, mut stream: TcpStream) {
         if let Ok(Some(request)) = http::read(&mut stream) {
             let _ = self.answer(&request, &mut stream);
@@ -224,7 +224,7 @@ impl Server {
     }
 }
 
-/// Records a start, and returns its number, from 0.
+/// Counts a start of the server. Returns its number, from 0.
 fn note_start(state: &Path, words: &[String]) -> Result<usize, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", state.display());
     fs::create_dir_all(state).map_err(failed)?;
@@ -247,7 +247,7 @@ fn read_script(path: &Path) -> Result<Script, String> {
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The reader may be gone.
+/// Prints a line. Errors are ignored, because the reader may have exited.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

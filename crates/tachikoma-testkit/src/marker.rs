@@ -5,7 +5,7 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Returns a word that no other test, process or run uses.
+/// Returns a word that no other process or test run uses.
 ///
 /// Give it to a process as an argument (`sh -c '...' MARKER`) and [`processes_with`] finds it.
 #[must_use]
@@ -24,10 +24,10 @@ pub fn unique() -> String {
 ///
 /// # Panics
 ///
-/// Without `/proc`: an empty list would let every test pass.
+/// If there is no `/proc`: an empty list would let every test pass.
 #[must_use]
 pub fn processes_with(marker: &str) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").expect("this test looks for processes in /proc");
+    let entries = fs::read_dir("/proc").expect("processes are listed in /proc");
     let mut found: Vec<u32> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|&pid| pid != process::id() && has_marker(pid, marker))
@@ -36,7 +36,7 @@ pub fn processes_with(marker: &str) -> Vec<u32> {
     found
 }
 
-/// A process that ends meanwhile has no marker.
+/// Returns whether a process has the marker in its command line. False if it ends meanwhile.
 fn has_marker(pid: u32, marker: &str) -> bool {
     fs::read(format!("/proc/{pid}/cmdline"))
         .is_ok_and(|line| String::from_utf8_lossy(&line).contains(marker))
@@ -50,7 +50,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn markers_differ() {
+    fn every_marker_is_unique() {
         assert_ne!(unique(), unique());
     }
 
@@ -59,7 +59,7 @@ mod tests {
         let marker = unique();
         assert!(processes_with(&marker).is_empty());
 
-        // `read` blocks on the pipe that we hold; the marker is the name of the script.
+        // `read` blocks on the pipe until the test closes it. The marker is the name of the script.
         let mut child = Command::new("sh")
             .args(["-c", "read line", &marker])
             .stdin(Stdio::piped())

@@ -1,7 +1,6 @@
-//! Replaces text that differs from run to run by names, so that whole outputs can be compared.
+//! Replaces text that differs from run to run by placeholders, so that whole outputs can be compared.
 
-/// A pattern: takes the character before and the text from here on, and returns the length to
-/// replace and the name.
+/// A pattern: gets the character before the current position and the text after it. Returns the length to replace and the placeholder.
 type Pattern = fn(Option<char>, &str) -> Option<(usize, &'static str)>;
 
 const PATTERNS: [Pattern; 4] = [loop_id, time, pid, duration];
@@ -9,7 +8,7 @@ const PATTERNS: [Pattern; 4] = [loop_id, time, pid, duration];
 /// Replaces loop ids by `[LOOP]`, RFC 3339 times by `[TIME]`, process ids by `[PID]` and measured
 /// durations by `[DURATION]`.
 ///
-/// Durations of a configuration (`5s`, `10m`) stay: they do not vary.
+/// Durations of a configuration (`5s`, `10m`) are not replaced, because they do not vary.
 #[must_use]
 pub fn mask(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
@@ -28,14 +27,14 @@ pub fn mask(text: &str) -> String {
     masked
 }
 
-/// `loop_` and a UUID.
+/// Matches `loop_` and a UUID.
 fn loop_id(_: Option<char>, text: &str) -> Option<(usize, &'static str)> {
     let rest = text.strip_prefix("loop_")?;
     let rest = shaped(rest, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")?;
     Some((text.len() - rest.len(), "[LOOP]"))
 }
 
-/// `2026-01-31T12:00:00.123Z`, with or without fraction, in UTC or with an offset.
+/// Matches `2026-01-31T12:00:00.123Z`, with or without a fraction, in UTC or with an offset.
 fn time(_: Option<char>, text: &str) -> Option<(usize, &'static str)> {
     let mut rest = shaped(text, "dddd-dd-ddTdd:dd:dd")?;
     if let Some(fraction) = rest.strip_prefix('.') {
@@ -47,7 +46,7 @@ fn time(_: Option<char>, text: &str) -> Option<(usize, &'static str)> {
     Some((text.len() - rest.len(), "[TIME]"))
 }
 
-/// The number after the word `pid`: `pid 12`, `pid: 12`, `pid=12`, `"pid":12`.
+/// Matches the number after the word `pid`: `pid 12`, `pid: 12`, `pid=12`, `"pid":12`.
 fn pid(previous: Option<char>, text: &str) -> Option<(usize, &'static str)> {
     for (lead, replacement) in [
         ("pid ", "pid [PID]"),
@@ -65,7 +64,7 @@ fn pid(previous: Option<char>, text: &str) -> Option<(usize, &'static str)> {
     None
 }
 
-/// `1.23 s`, `15 ms`, `1 min 3 s`, `1.2s`: a space before the unit, or a fraction.
+/// Matches `1.23 s`, `15 ms`, `1 min 3 s` and `1.2s`: a space before the unit, or a fraction.
 fn duration(previous: Option<char>, text: &str) -> Option<(usize, &'static str)> {
     if previous.is_some_and(|before| before.is_alphanumeric() || before == '.' || before == '_') {
         return None;

@@ -1,5 +1,5 @@
-//! A model that answers from a scenario: the Messages API, and chat completions, on a local port, for real agents.
-//! Every request is logged, so that a test can compare reports with what was sent.
+//! A scripted model: it answers real agents from a scenario, over the Messages API and chat completions, on a local port. Every
+//! request is logged, so that a test can compare it with reports.
 
 mod answer;
 mod completions;
@@ -25,24 +25,24 @@ use serde_json::{Value, json};
 use crate::scenario::{Scenario, Turn};
 use stop::Stop;
 
-/// An agent has one or two connections at a time, its sub-agents a few more.
+/// Maximum number of connections. An agent has one or two at a time, its sub-agents a few more.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Enough to recognize a prompt, not whole conversations.
+/// Number of characters of the last prompt in the log: enough to recognize it.
 const LAST_USER_CHARS: usize = 4_000;
 
-/// Limit of the log. A test makes some hundreds of requests.
+/// Maximum number of requests in the log. A test makes some hundreds.
 const LOG_MAX: usize = 100_000;
 
 /// Computes an answer from a request; `None` means that the scenario answers.
 type Reaction = Box<dyn FnMut(&Request) -> Option<Turn> + Send>;
 
-/// The address and the log.
+/// Port and log of the scripted model.
 #[derive(Debug, Clone, Default)]
 pub struct Listening {
-    /// 0 means any free port.
+    /// Port to listen at; 0 means any free port.
     pub port: u16,
-    /// A file that gets each line of the log as JSON.
+    /// File to which each line of the log is written as JSON; `None` = no file.
     pub log: Option<PathBuf>,
 }
 
@@ -85,13 +85,13 @@ struct Log {
     file: Option<File>,
 }
 
-/// A panic in a reaction is reported when the model is dropped.
+/// Locks a mutex, even after a panic. A panic in a reaction is reported when the model is dropped.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ScriptedModel {
-    /// Answers as the scenario says.
+    /// Starts a model that answers from the scenario.
     ///
     /// # Panics
     ///
@@ -101,8 +101,7 @@ impl ScriptedModel {
         Self::listen(scenario, None, &Listening::default()).expect("a port on loopback")
     }
 
-    /// Answers with `reaction`, except for token counts, or with the scenario if it returns
-    /// nothing.
+    /// Starts a model that answers with `reaction`, except for token counts. If it returns `None`, the scenario answers.
     ///
     /// # Panics
     ///
@@ -116,7 +115,7 @@ impl ScriptedModel {
         Self::listen(scenario, reaction, &Listening::default()).expect("a port on loopback")
     }
 
-    /// Listens at the given address.
+    /// Starts a model at the given port.
     ///
     /// # Errors
     ///
@@ -159,7 +158,7 @@ impl ScriptedModel {
         })
     }
 
-    /// Returns the port.
+    /// Returns the address of the model.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -177,7 +176,7 @@ impl ScriptedModel {
         lock(&self.shared.log).lines.clone()
     }
 
-    /// The requests of one kind.
+    /// Returns the requests of one kind.
     #[must_use]
     pub fn asked_for(&self, kind: Kind) -> Vec<Asked> {
         let mut asked = self.asked();
@@ -190,10 +189,10 @@ impl Drop for ScriptedModel {
     fn drop(&mut self) {
         self.shared.stop.stop();
         for stream in lock(&self.shared.open).values() {
-            // A closed connection needs nothing.
+            // Shutting down fails if the connection is already closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // Wakes the acceptor, which then sees the stop.
+        // A connection wakes the accepting thread, which then notices the stop.
         let _ = TcpStream::connect(self.address);
         let joined = self.acceptor.take().map(JoinHandle::join);
         let panicked = matches!(joined, Some(Err(_)));
@@ -209,7 +208,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     let mut connections: Vec<JoinHandle<()>> = Vec::new();
     for number in 0.. {
         let Ok((mut stream, _)) = listener.accept() else {
-            // The client left before the connection was accepted.
+            // The client closed the connection before it was accepted.
             continue;
         };
         if shared.stop.is_stopped() {
@@ -236,11 +235,11 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let shared = Arc::clone(shared);
         connections.push(thread::spawn(move || {
             let _closed = Closed(&shared, number);
-            // An error means that the client left; its answer is in the log.
+            // An error means that the client has closed the connection. Its answer is in the log.
             let _ = serve(&mut stream, &shared);
         }));
     }
-    // Connections that came after the stop.
+    // These connections were opened after the stop.
     for stream in lock(&shared.open).values() {
         let _ = stream.shutdown(Shutdown::Both);
     }
@@ -257,7 +256,7 @@ fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Removes a connection at its end, after a panic too.
+/// Removes a connection from the list of open ones when it is dropped, even after a panic.
 struct Closed<'a>(&'a Shared, u64);
 
 impl Drop for Closed<'_> {
@@ -297,7 +296,7 @@ fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
     };
     if counting {
         let request = Request::new(true, raw.headers, body, &[]);
-        // A token has about four bytes.
+        // The count is an estimate: a token has about four bytes.
         let tokens = raw.body.len() / 4;
         shared.log(&request, "count".into(), None);
         let body = json!({"input_tokens": tokens}).to_string();
@@ -310,7 +309,7 @@ fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
 }
 
 impl Shared {
-    /// The parsed request, its answer, and the number of the answer.
+    /// Returns the parsed request, its answer, and the number of the answer.
     fn next(
         &self,
         dialect: Dialect,
@@ -385,7 +384,7 @@ impl Script {
         }
     }
 
-    /// Sub-agents are recognized by their prompt.
+    /// Stores the prompts of sub-agents, by which their requests are recognized later.
     fn remember(&mut self, turn: &Turn) {
         let agents = turn
             .tools

@@ -18,29 +18,29 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
-/// The one bucket.
+/// Name of the only bucket.
 pub const BUCKET: &str = "bucket";
 
-/// The only account of the server.
+/// Access key and secret of the only account.
 pub const KEY: (&str, &str) = ("AKIDTEST", "secret-of-the-test");
 
 /// How the server misbehaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Misbehaviour {
-    /// Not at all.
+    /// The server does not misbehave.
     #[default]
     None,
-    /// Answers write requests with this status and code.
+    /// The server answers write requests with this status and error code.
     Refuses(u16, &'static str),
-    /// Delays every answer by this long.
+    /// The server delays every answer by this time.
     Slow(Duration),
-    /// Never answers listings.
+    /// The server never answers list requests.
     ListsNothing,
-    /// Dies when the part with this number comes.
+    /// The server dies when it receives the upload part with this number.
     DiesAtPart(u32),
 }
 
-/// The server.
+/// A running S3 server.
 #[derive(Debug)]
 pub struct S3 {
     dir: PathBuf,
@@ -52,7 +52,7 @@ pub struct S3 {
 #[derive(Debug, Default)]
 struct Behaviour {
     wrong: Misbehaviour,
-    /// The requests, as `PUT /bucket/name?query if-none-match: *`.
+    /// All requests, as `PUT /bucket/name?query if-none-match: *`.
     asked: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ struct Life {
 }
 
 impl S3 {
-    /// Starts a server with its objects in `dir`.
+    /// Starts a server that stores its objects in `dir`.
     #[must_use]
     pub fn start(dir: &Path) -> Self {
         std::fs::create_dir_all(dir.join(BUCKET)).expect("a directory for the bucket");
@@ -85,7 +85,7 @@ impl S3 {
         format!("http://{}", self.address)
     }
 
-    /// Returns the variables for its clients.
+    /// Returns the environment variables for clients of the server.
     #[must_use]
     pub fn env(&self) -> [(&'static str, String); 4] {
         [
@@ -96,18 +96,18 @@ impl S3 {
         ]
     }
 
-    /// Makes it misbehave, or behave again.
+    /// Sets how the server misbehaves from now on.
     pub fn behave(&self, wrong: Misbehaviour) {
         lock(&self.behaves).wrong = wrong;
     }
 
-    /// Returns the requests so far.
+    /// Returns all requests so far.
     #[must_use]
     pub fn asked(&self) -> Vec<String> {
         lock(&self.behaves).asked.clone()
     }
 
-    /// Returns whether it is dead.
+    /// Returns whether the server is dead.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.life
@@ -115,7 +115,7 @@ impl S3 {
             .is_none_or(|life| life.thread.is_finished())
     }
 
-    /// Kills it: every connection breaks.
+    /// Kills the server. All connections break.
     pub fn kill(&mut self) {
         if let Some(life) = self.life.take() {
             life.alive.send_replace(false);
@@ -124,7 +124,7 @@ impl S3 {
         }
     }
 
-    /// Restarts it, at the same address, with its objects.
+    /// Restarts the server at the same address, with its objects.
     pub fn revive(&mut self) {
         self.kill();
         self.behave(Misbehaviour::None);
@@ -132,7 +132,7 @@ impl S3 {
         self.life = Some(life);
     }
 
-    /// Lists its objects, by path below the bucket.
+    /// Lists the objects by their path below the bucket.
     #[must_use]
     pub fn objects(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -160,7 +160,7 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<String>) {
         let path = format!("{prefix}{name}");
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => walk(&entry.path(), &format!("{path}/"), found),
-            // Internal files of the server.
+            // These are internal files of the server.
             Ok(_) if name.starts_with('.') => {}
             Ok(_) => found.push(path),
             Err(_) => {}
@@ -186,7 +186,7 @@ fn live(dir: &Path, at: SocketAddr, behaves: &Arc<Mutex<Behaviour>>) -> (SocketA
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().expect("a runtime");
         runtime.block_on(serve(service, at, behaves, (dies, living), bound));
-        // All connections end with it.
+        // All connections end with the runtime.
         drop(runtime);
         let _ = end.send(());
     });
@@ -224,7 +224,7 @@ async fn serve(
             });
             let connection = hyper::server::conn::http1::Builder::new();
             let served = connection.serve_connection(TokioIo::new(socket), answer);
-            // A broken connection is the client's problem.
+            // An error means that the client closed the connection.
             let _ = served.await;
         });
     }
@@ -232,7 +232,7 @@ async fn serve(
 
 fn listen(at: SocketAddr) -> TcpListener {
     let socket = TcpSocket::new_v4().expect("a socket");
-    // The killed server may have left connections.
+    // The killed server may have left connections at the same address.
     socket.set_reuseaddr(true).expect("an address to use again");
     socket.bind(at).expect("a free address");
     socket.listen(64).expect("a socket that listens")

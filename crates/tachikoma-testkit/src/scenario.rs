@@ -1,5 +1,5 @@
-//! The answers of a model as data: the vocabulary of the scripted model and the fake agent. One turn is one
-//! message of the model; `docs/testing-agents.md` describes the JSON format.
+//! Answers of a model as data, for the scripted model and the fake agent. One turn is one message of the model.
+//! `docs/testing-agents.md` describes the JSON format.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,16 +12,16 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Usage {
-    /// Sent and not cached.
+    /// Input tokens that are not cached.
     pub input: u64,
-    /// Read from the cache.
+    /// Input tokens that are read from the cache.
     pub cache_read: u64,
-    /// Written to the cache.
+    /// Input tokens that are written to the cache.
     pub cache_creation: u64,
-    /// Output.
+    /// Output tokens.
     pub output: u64,
-    /// Added to `cache_read` for each tool result in the conversation: a session fills as it works, and a fresh one
-    /// starts low.
+    /// Tokens added to `cache_read` for each tool result in the conversation, so that a session fills up while it works and a new
+    /// one starts low.
     #[serde(skip_serializing_if = "is_zero")]
     pub per_tool_result: u64,
 }
@@ -35,7 +35,7 @@ const fn is_zero(number: &u64) -> bool {
 }
 
 impl Usage {
-    /// This many tokens in the cache, a few sent and a few answered.
+    /// Returns this many cached tokens, plus a few input and output tokens.
     #[must_use]
     pub const fn cached(tokens: u64) -> Self {
         Self {
@@ -47,14 +47,14 @@ impl Usage {
         }
     }
 
-    /// The same, and more with each tool result.
+    /// Sets the tokens that each tool result adds.
     #[must_use]
     pub const fn growing_by(mut self, tokens: u64) -> Self {
         self.per_tool_result = tokens;
         self
     }
 
-    /// The sum: what a reader of the message should report as context.
+    /// Returns the sum of all tokens, which readers of the message should report as context.
     #[must_use]
     pub const fn context(&self) -> u64 {
         self.input + self.cache_read + self.cache_creation + self.output
@@ -73,75 +73,75 @@ impl Usage {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolCall {
-    /// `Bash`, `Write`, `Agent`, ...
+    /// Name of the tool: `Bash`, `Write`, `Agent`, ...
     pub name: String,
-    /// Its arguments.
+    /// Arguments of the call.
     #[serde(default)]
     pub input: Value,
-    /// Fake agent only: its result, instead of running it.
+    /// Fake agent only: result of the call, which is then not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// Fake agent only: its duration.
+    /// Fake agent only: duration of the call in milliseconds.
     #[serde(default)]
     pub takes_ms: u64,
-    /// Fake agent only: it runs until the agent gets a message.
+    /// Fake agent only: whether the call runs until the agent gets a message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub until_told: bool,
-    /// Fake agent only: it fails.
+    /// Fake agent only: whether the call fails.
     #[serde(default)]
     pub is_error: bool,
-    /// Fake agent only: its permission rules deny the call.
+    /// Fake agent only: whether the permission rules deny the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub denied: bool,
 }
 
-/// How an answer fails. Streams fail after this many events.
+/// How an answer fails. Streams fail after `after` events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// An error of the API.
+    /// The API answers with an error status.
     Status {
-        /// 401, 429, 529, ...
+        /// HTTP status: 401, 429, 529, ...
         status: u16,
-        /// `authentication_error`, `rate_limit_error`, `overloaded_error`, ...
+        /// Name of the error: `authentication_error`, `rate_limit_error`, `overloaded_error`, ...
         error: String,
-        /// For people.
+        /// Error message for users.
         #[serde(default)]
         message: String,
     },
     /// The request is accepted and never answered.
     NoAnswer,
-    /// The stream starts and stops.
+    /// The stream starts and then sends nothing more.
     Silence {
-        /// Events before it.
+        /// Number of events before the silence.
         after: usize,
     },
     /// The stream starts and then only sends pings.
     Pings {
-        /// Events before them.
+        /// Number of events before the pings.
         after: usize,
-        /// Between two pings.
+        /// Milliseconds between two pings.
         every_ms: u64,
     },
-    /// The connection is closed in the middle.
+    /// The connection is closed in the middle of the stream.
     Cut {
-        /// Events before it.
+        /// Number of events before the end.
         after: usize,
     },
     /// An error in the middle of the stream.
     ErrorEvent {
-        /// Events before it.
+        /// Number of events before the error.
         after: usize,
-        /// `overloaded_error`, ...
+        /// Name of the error: `overloaded_error`, ...
         error: String,
     },
     /// The connection is reset before the first byte.
     Reset,
     /// The connection is closed before the first byte.
     Closed,
-    /// A good status and a stream without events.
+    /// The status is 200, and the stream has no events.
     EmptyStream,
-    /// A good status and a page for people.
+    /// The status is 200, and the body is a web page.
     Html,
 }
 
@@ -149,30 +149,30 @@ pub enum Fault {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Turn {
-    /// Its reasoning.
+    /// Reasoning of the model; `None` = none.
     pub thinking: Option<String>,
-    /// Its text.
+    /// Text of the answer; `None` = none.
     pub text: Option<String>,
-    /// Its tool calls.
+    /// Tool calls of the answer.
     pub tools: Vec<ToolCall>,
-    /// Its tokens.
+    /// Token counts of the answer.
     pub usage: Usage,
-    /// `end_turn`, or `tool_use` with tools, by default.
+    /// Stop reason; `None` means `tool_use` with tool calls, otherwise `end_turn`.
     pub stop_reason: Option<String>,
     /// Delay before the answer, in milliseconds.
     pub delay_ms: u64,
-    /// Characters of each piece of a stream; 0 is one piece.
+    /// Number of characters of each piece of a stream; 0 means one piece.
     pub chunk: usize,
     /// Pause between two pieces of a stream, in milliseconds.
     pub chunk_delay_ms: u64,
-    /// Further headers of the response: `retry-after`, `anthropic-ratelimit-unified-status`, ...
+    /// Additional headers of the response: `retry-after`, `anthropic-ratelimit-unified-status`, ...
     pub headers: BTreeMap<String, String>,
-    /// How it fails.
+    /// How the answer fails; `None` if it succeeds.
     pub fault: Option<Fault>,
 }
 
 impl Turn {
-    /// A text, and the end of the turn.
+    /// Returns an answer with a text, which ends the turn.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self {
@@ -182,7 +182,7 @@ impl Turn {
         }
     }
 
-    /// Calls a tool.
+    /// Returns an answer that calls a tool.
     #[must_use]
     pub fn tool(name: &str, input: Value) -> Self {
         let usage = Usage::cached(9_000);
@@ -193,14 +193,14 @@ impl Turn {
         turn.and_tool(name, input)
     }
 
-    /// Runs a shell command.
+    /// Returns an answer that runs a shell command.
     #[must_use]
     pub fn bash(command: &str) -> Self {
         let input = serde_json::json!({"command": command, "description": "a step"});
         Self::tool("Bash", input)
     }
 
-    /// Its tools run until the agent gets a message.
+    /// Lets the tool calls of this answer run until the agent gets a message.
     #[must_use]
     pub fn until_told(mut self) -> Self {
         for tool in &mut self.tools {
@@ -209,7 +209,7 @@ impl Turn {
         self
     }
 
-    /// Fails with a status.
+    /// Returns an answer that fails with an HTTP status.
     #[must_use]
     pub fn status(status: u16, error: &str, message: &str) -> Self {
         Self::fault(Fault::Status {
@@ -219,7 +219,7 @@ impl Turn {
         })
     }
 
-    /// Fails in this way; a stream that starts contains a text.
+    /// Returns an answer that fails in this way. A stream that starts contains a text.
     #[must_use]
     pub fn fault(fault: Fault) -> Self {
         Self {
@@ -228,7 +228,7 @@ impl Turn {
         }
     }
 
-    /// Calls another tool in the same message.
+    /// Adds another tool call to this answer.
     #[must_use]
     pub fn and_tool(mut self, name: &str, input: Value) -> Self {
         self.tools.push(ToolCall {
@@ -239,7 +239,7 @@ impl Turn {
         self
     }
 
-    /// The agent's permission rules deny the calls of this message.
+    /// Makes the permission rules deny the tool calls of this answer.
     #[must_use]
     pub fn denied(mut self) -> Self {
         for tool in &mut self.tools {
@@ -262,14 +262,14 @@ impl Turn {
         self
     }
 
-    /// Sets the tokens.
+    /// Sets the token counts.
     #[must_use]
     pub const fn using(mut self, usage: Usage) -> Self {
         self.usage = usage;
         self
     }
 
-    /// Streams in pieces of this many characters, with a pause after each.
+    /// Streams the answer in pieces of `chunk` characters, with a pause after each.
     #[must_use]
     pub const fn in_pieces(mut self, chunk: usize, chunk_delay_ms: u64) -> Self {
         self.chunk = chunk;
@@ -295,26 +295,26 @@ impl Turn {
     }
 }
 
-/// An answer to certain words of the user; it comes before the turns and uses none.
+/// An answer to certain words of the user. It takes precedence over the turns and uses none of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Words in the last text of the user.
+    /// Text that the last message of the user must contain.
     pub when: String,
     /// The answer.
     pub turn: Turn,
 }
 
-/// What comes after the last turn.
+/// What the model answers after the last turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Afterwards {
-    /// A short text, so that nothing hangs.
+    /// A short text, so that no test hangs.
     #[default]
     Done,
-    /// The last turn, again and again.
+    /// The last turn is repeated.
     Last,
-    /// All of them from the start.
+    /// All turns are repeated from the first one.
     Again,
 }
 
@@ -322,7 +322,7 @@ pub enum Afterwards {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// Answers of the main conversation, one for each request. Retries and errors use one, too.
+    /// Answers in the main conversation, one for each request. A retry uses the next one.
     pub turns: Vec<Turn>,
     /// What the model answers after the last turn.
     pub afterwards: Afterwards,
@@ -339,7 +339,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// These turns, and then a short text.
+    /// Returns a scenario with these turns, followed by a short text.
     #[must_use]
     pub fn of(turns: impl IntoIterator<Item = Turn>) -> Self {
         Self {
@@ -348,14 +348,14 @@ impl Scenario {
         }
     }
 
-    /// The last turn is repeated forever.
+    /// Repeats the last turn forever.
     #[must_use]
     pub const fn for_ever(mut self) -> Self {
         self.afterwards = Afterwards::Last;
         self
     }
 
-    /// Answers `words` with a separate turn.
+    /// Adds a rule: answers `words` with a separate turn.
     #[must_use]
     pub fn when(mut self, words: &str, turn: Turn) -> Self {
         let when = words.into();
@@ -363,7 +363,7 @@ impl Scenario {
         self
     }
 
-    /// The turns of sub-agents.
+    /// Sets the turns of sub-agents.
     #[must_use]
     pub fn with_subagent(mut self, turns: impl IntoIterator<Item = Turn>) -> Self {
         self.subagent = turns.into_iter().collect();
@@ -383,7 +383,7 @@ impl Scenario {
         })
     }
 
-    /// Returns the turn at a position, counted from 0, or what comes afterwards.
+    /// Returns the turn at a position, counted from 0. After the last turn, `afterwards` decides.
     #[must_use]
     pub fn turn_at(&self, position: usize) -> Turn {
         let turns = &self.turns;
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_is_the_same_in_json() {
+    fn a_scenario_survives_json_serialization() {
         let turn = Turn::status(429, "rate_limit_error", "slow down").header("retry-after", "2");
         let scenario = Scenario::of([turn, Turn::bash("ls").thinking("hm")])
             .when("wrap up", Turn::text("wrapped"))

@@ -17,21 +17,21 @@ use tempfile::TempDir;
 
 use crate::NOBODY;
 
-/// Signals that a shell, `nohup` or a service manager may have set to be ignored.
+/// Signals that a shell, `nohup` or a service manager may have set to ignored.
 const SIGNALS: [i32; 11] = [
     SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
 ];
 
-/// A process may fork between being listed and being killed. Nothing that a test starts forks faster than this.
+/// Number of attempts to kill all processes. A process may fork after it was listed.
 const KILL_ROUNDS: usize = 20;
 
-/// Socket paths end at 107 bytes. This leaves room for a directory and a name below it.
+/// Maximum length of the path in bytes. Socket paths have at most 107 bytes, and a directory and a name are added.
 const ROOT_BYTES_MAX: usize = 40;
 
 /// A temporary directory with a work tree, a private runtime directory and an empty home.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Kept for its drop, which removes everything.
+    /// Dropping this removes all files.
     _dir: TempDir,
     root: PathBuf,
     processes: AtomicU32,
@@ -44,8 +44,7 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// Creates one in the temporary directory, or in `/tmp` if that
-    /// path is too long for sockets.
+    /// Creates a scratch directory in the temporary directory, or in `/tmp` if that path is too long for sockets.
     ///
     /// # Panics
     ///
@@ -72,12 +71,13 @@ impl Scratch {
         };
         for part in [scratch.path(), scratch.runtime_dir(), scratch.home()] {
             fs::create_dir(&part).expect("the directory is ours and empty");
-            fs::set_permissions(&part, fs::Permissions::from_mode(0o700)).expect("it is ours");
+            fs::set_permissions(&part, fs::Permissions::from_mode(0o700))
+                .expect("the test owns this file");
         }
         scratch
     }
 
-    /// Creates one with a git repository without commits as its work tree.
+    /// Creates a scratch directory with an empty git repository as its work tree.
     ///
     /// # Panics
     ///
@@ -92,19 +92,19 @@ impl Scratch {
         scratch
     }
 
-    /// The work tree.
+    /// Returns the path of the work tree.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.root.join("w")
     }
 
-    /// Returns the value for `XDG_RUNTIME_DIR`: private, short, outside the work tree.
+    /// Returns the value for `XDG_RUNTIME_DIR`: a private directory with a short path, outside of the work tree.
     #[must_use]
     pub fn runtime_dir(&self) -> PathBuf {
         self.root.join("r")
     }
 
-    /// Returns the value for `HOME`: without settings of the user who runs the tests.
+    /// Returns the value for `HOME`: a directory without settings of the user who runs the tests.
     #[must_use]
     pub fn home(&self) -> PathBuf {
         self.root.join("h")
@@ -132,7 +132,7 @@ impl Scratch {
     #[track_caller]
     pub fn write_script(&self, name: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.write(name, "");
-        // Written by another process: a child of another test could inherit our open file, and then it cannot be executed.
+        // `install` writes the file. If this process wrote it, a child of another test could have it open, and it could not be executed.
         let mut install = Command::new("install")
             .args(["-m", "755", "/dev/stdin"])
             .arg(&path)
@@ -142,7 +142,12 @@ impl Scratch {
         let mut input = install.stdin.take().expect("it is piped");
         input.write_all(text.as_ref()).expect("it reads");
         drop(input);
-        assert!(install.wait().expect("it is ours").success());
+        assert!(
+            install
+                .wait()
+                .expect("the test started this process")
+                .success()
+        );
         path
     }
 
@@ -188,15 +193,14 @@ impl Scratch {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Returns new names for the output of one process: `(stdout, stderr)`.
+    /// Returns new paths for the output of one process: `(stdout, stderr)`.
     pub(crate) fn output_files(&self) -> (PathBuf, PathBuf) {
         let number = self.processes.fetch_add(1, Ordering::Relaxed);
         let file = |stream: &str| self.root.join(format!("{number}.{stream}"));
         (file("stdout"), file("stderr"))
     }
 
-    /// Makes the user `nobody` the owner of everything in it, if the tests run as root: for
-    /// [`crate::drop_to_nobody`].
+    /// Makes the user `nobody` the owner of all files, if the tests run as root. Needed for [`crate::drop_to_nobody`].
     ///
     /// # Panics
     ///
@@ -209,7 +213,7 @@ impl Scratch {
 }
 
 impl Drop for Scratch {
-    /// A failing test may leave a detached loop or a server running. Both have their files here.
+    /// Kills leftover processes. A failing test may leave a detached loop or a server running; both use files of this directory.
     fn drop(&mut self) {
         if std::thread::panicking() {
             for _ in 0..KILL_ROUNDS {
@@ -237,7 +241,7 @@ fn reset_inherited_settings() {
     });
 }
 
-/// Kills every process that works in `root` or has it in its environment. Returns their number.
+/// Kills every process with `root` as its working directory or in its environment. Returns their number.
 fn kill_processes_in(root: &Path) -> usize {
     let Ok(entries) = fs::read_dir("/proc") else {
         return 0;
@@ -247,7 +251,7 @@ fn kill_processes_in(root: &Path) -> usize {
     let kill = |pid: &u32| {
         let id = i32::try_from(*pid).ok().and_then(Pid::from_raw)?;
         let process = pidfd_open(id, PidfdFlags::empty()).ok()?;
-        // Read after the process is held, so that its id cannot be reused in between.
+        // The process is checked after it was opened, so that its id cannot be reused in between.
         let found = belongs_to(*pid, root).then(|| pidfd_send_signal(&process, Signal::KILL));
         found.and_then(Result::ok)
     };
@@ -264,7 +268,7 @@ fn belongs_to(pid: u32, root: &Path) -> bool {
             .is_ok_and(|variables| variables.windows(root.len()).any(|part| part == root))
 }
 
-/// Changes the owner of `path` and of all below it; links are not followed.
+/// Changes the owner of `path` and of everything below it. Links are not followed.
 fn hand_over(path: &Path) {
     let kind = fs::symlink_metadata(path).expect("the scratch directory is ours");
     if kind.is_symlink() {
@@ -283,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_written_below_the_work_tree_and_gone_at_the_end() {
+    fn files_are_written_below_the_work_tree_and_removed_at_the_end() {
         let scratch = Scratch::new();
         let root = scratch.root.clone();
         let path = scratch.write("a/b.txt", "text");
@@ -306,7 +310,7 @@ mod tests {
             .expect_err("it panics")
             .downcast::<std::process::Child>()
             .expect("the child is the panic's payload");
-        let status = child.wait().expect("it is ours");
+        let status = child.wait().expect("the test started this process");
         assert_eq!(
             std::os::unix::process::ExitStatusExt::signal(&status),
             Some(9)
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_signals_and_umask_of_the_caller_reach_no_child() {
+    fn ignored_signals_and_umask_of_the_caller_are_not_inherited() {
         let test = std::env::current_exe().expect("it is running");
         let script = "umask 077; trap '' HUP INT QUIT TERM USR1; exec \"$0\" \"$@\"";
         let again = Command::new("sh")
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_fit_into_the_runtime_directory() {
+    fn socket_paths_fit_into_the_runtime_directory() {
         let scratch = Scratch::new();
         let socket = scratch
             .runtime_dir()
@@ -369,7 +373,7 @@ mod tests {
             .expect("it exists")
             .permissions()
             .mode();
-        assert_eq!(mode & 0o777, 0o700, "others must not look in");
+        assert_eq!(mode & 0o777, 0o700, "the directory is private");
     }
 
     #[test]

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use crate::awaiting::comes_true;
 use crate::{Scratch, unique};
 
-/// A running process with its input. Its output goes to a file. It is killed and reaped when dropped; only
-/// itself, never its children.
+/// A running process with its input. Its output goes to a file. When dropped, the process is killed and reaped, but not its children.
 #[derive(Debug)]
 pub struct Talk {
     child: Child,
@@ -25,13 +24,13 @@ pub struct Talk {
 /// The result of a process.
 #[derive(Debug, Clone)]
 pub struct Ended {
-    /// Its exit code; `None` after a signal.
+    /// Exit code of the process; `None` after a signal.
     pub code: Option<i32>,
-    /// The lines that are JSON.
+    /// The output lines that are JSON.
     pub lines: Vec<Value>,
-    /// All output.
+    /// All output of the process.
     pub raw: Vec<u8>,
-    /// Its standard error.
+    /// Stderr of the process.
     pub errors: String,
 }
 
@@ -44,7 +43,7 @@ impl Talk {
     #[track_caller]
     pub fn start(command: &mut Command, scratch: &Scratch) -> Self {
         let name = unique();
-        // Outside of the work tree, which belongs to the agent.
+        // The output is outside of the work tree, which belongs to the agent.
         let output = scratch.runtime_dir().join(format!("{name}.out"));
         let errors = scratch.runtime_dir().join(format!("{name}.err"));
         let file = |path| File::create(path).expect("the directory is ours");
@@ -62,13 +61,13 @@ impl Talk {
         }
     }
 
-    /// Its process id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns whether it is running.
+    /// Returns whether the process is running.
     ///
     /// # Panics
     ///
@@ -77,20 +76,21 @@ impl Talk {
         self.child.try_wait().expect("the child is ours").is_none()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Panics
     ///
-    /// If it has ended.
+    /// If the process has ended.
     #[track_caller]
     pub fn signal(&mut self, signal: Signal) {
         assert!(self.is_running(), "it has ended: {}", self.complaints());
-        // Not reaped yet, so the id is still valid.
+        // The process is not reaped yet, so its id is still valid.
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("process ids are positive"), signal).expect("it is ours");
+        kill_process(pid.expect("process ids are positive"), signal)
+            .expect("the test started this process");
     }
 
-    /// Writes to its input.
+    /// Writes text to the input of the process.
     ///
     /// # Panics
     ///
@@ -101,7 +101,7 @@ impl Talk {
         stdin.write_all(text.as_bytes()).expect("it reads");
     }
 
-    /// Sends a line.
+    /// Sends a JSON line.
     ///
     /// # Panics
     ///
@@ -134,7 +134,7 @@ impl Talk {
         self.send(&line);
     }
 
-    /// Closes its input.
+    /// Closes the input of the process.
     pub fn close_input(&mut self) {
         self.stdin = None;
     }
@@ -164,7 +164,7 @@ impl Talk {
         );
     }
 
-    /// Closes its input and waits for its end.
+    /// Closes the input and waits for the end of the process.
     ///
     /// # Panics
     ///
@@ -202,7 +202,7 @@ impl Talk {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        // Both fail only if it was reaped before.
+        // Both calls fail only if the process was reaped before.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -216,7 +216,7 @@ fn lines_of(raw: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-/// The types of lines, with subtypes, in order.
+/// Returns the types of lines, with subtypes, in order.
 fn kinds_of(lines: &[Value]) -> String {
     let kind = |line: &Value| match (line["type"].as_str(), line["subtype"].as_str()) {
         (Some("stream_event"), _) => line["event"]["type"].as_str().unwrap_or("?").to_owned(),
@@ -227,20 +227,20 @@ fn kinds_of(lines: &[Value]) -> String {
 }
 
 impl Ended {
-    /// The types of its lines, with subtypes, in order.
+    /// Returns the types of the output lines, with subtypes, in order.
     #[must_use]
     pub fn kinds(&self) -> String {
         kinds_of(&self.lines)
     }
 
-    /// Its lines of one type.
+    /// Returns the output lines of one type.
     #[must_use]
     pub fn of_type(&self, kind: &str) -> Vec<&Value> {
         let lines = self.lines.iter();
         lines.filter(|line| line["type"] == kind).collect()
     }
 
-    /// Its results.
+    /// Returns the output lines of type `result`.
     #[must_use]
     pub fn results(&self) -> Vec<&Value> {
         self.of_type("result")

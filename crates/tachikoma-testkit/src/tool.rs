@@ -1,5 +1,4 @@
-//! Runs a binary in a scratch directory: its exit code and its output as one text, or a live
-//! process that cannot outlive its test.
+//! Runs a binary in a scratch directory. Returns its exit code and its output as one text, or a live process that cannot outlive its test.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -16,7 +15,7 @@ use crate::{Scratch, drop_to_nobody, mask};
 /// Timeout of a command. A command that takes longer hangs.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Prefixes of variables that would bring settings of the machine into a test.
+/// Prefixes of environment variables that would bring settings of the machine into a test.
 const FOREIGN_PREFIXES: [&str; 3] = ["TACHIKOMA_", "XDG_", "GIT_"];
 
 /// A binary that runs in one scratch directory.
@@ -43,29 +42,28 @@ impl<'a> Tool<'a> {
         }
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// Starts in a directory below the work tree.
+    /// Sets the current directory to one below the work tree.
     #[must_use]
     pub fn in_dir(mut self, name: &str) -> Self {
         self.dir = self.scratch.path().join(name);
         self
     }
 
-    /// Runs as nobody if the tests run as root; hand the scratch directory over first.
+    /// Runs as `nobody` if the tests run as root. The scratch directory must belong to `nobody` then.
     #[must_use]
     pub const fn unprivileged(mut self) -> Self {
         self.unprivileged = true;
         self
     }
 
-    /// Returns the command of [`Self::run`] and [`Self::spawn`], for tests that need their own
-    /// pipes.
+    /// Returns the command of [`Self::run`] and [`Self::spawn`], for tests that use their own pipes.
     pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args).current_dir(&self.dir);
@@ -79,7 +77,7 @@ impl<'a> Tool<'a> {
             .env("HOME", self.scratch.home())
             .env("XDG_RUNTIME_DIR", self.scratch.runtime_dir())
             .env("TZ", "UTC")
-            // The configuration of a test is trusted. Tests of trust itself set it to nothing.
+            // The configuration of a test is trusted. Tests of trust itself clear this variable.
             .env("TACHIKOMA_TRUST", "1")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
@@ -89,7 +87,7 @@ impl<'a> Tool<'a> {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the binary to its end.
     ///
     /// # Panics
     ///
@@ -99,8 +97,8 @@ impl<'a> Tool<'a> {
         self.spawn(args).wait(RUN_TIMEOUT)
     }
 
-    /// Starts it and returns at once. Its output goes to files, so that neither a full pipe
-    /// nor a grandchild that keeps one open can block the test.
+    /// Starts the binary and returns at once. Its output goes to files, so that neither a full pipe nor a grandchild that keeps a
+    /// pipe open can block the test.
     ///
     /// # Panics
     ///
@@ -128,8 +126,7 @@ impl<'a> Tool<'a> {
     }
 }
 
-/// A running process. It is killed and reaped when dropped; only itself, never its children,
-/// because the tests are about those.
+/// A running process. When dropped, it is killed and reaped, but its children are not, because tests check those.
 #[derive(Debug)]
 pub struct Live {
     child: Child,
@@ -139,13 +136,13 @@ pub struct Live {
 }
 
 impl Live {
-    /// Its process id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns its output so far.
+    /// Returns stdout so far.
     ///
     /// # Panics
     ///
@@ -155,7 +152,7 @@ impl Live {
         contents(&self.stdout)
     }
 
-    /// Returns its standard error so far.
+    /// Returns stderr so far.
     ///
     /// # Panics
     ///
@@ -165,17 +162,17 @@ impl Live {
         contents(&self.stderr)
     }
 
-    /// Sends it a signal; a process that has ended ignores it.
+    /// Sends a signal to the process. Does nothing if it has ended.
     pub fn signal(&mut self, signal: Signal) {
         if self.is_running() {
-            // Not reaped yet, so the id is still valid.
+            // The process is not reaped yet, so its id is still valid.
             let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
             let sent = kill_process(pid.expect("process ids are positive"), signal);
             sent.expect("the process is ours");
         }
     }
 
-    /// Returns whether it is running.
+    /// Returns whether the process is running.
     ///
     /// # Panics
     ///
@@ -184,11 +181,11 @@ impl Live {
         self.child.try_wait().expect("the child is ours").is_none()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     ///
     /// # Panics
     ///
-    /// If it is still running at the deadline; its output is part of the message.
+    /// If the process is still running at the deadline. The message contains its output.
     #[track_caller]
     pub fn wait(mut self, deadline: Duration) -> Ran {
         let ended = comes_true(deadline, || !self.is_running());
@@ -208,20 +205,20 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // Both fail only if it was reaped before.
+        // Both calls fail only if the process was reaped before.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The result of a process.
+/// Result of a process.
 #[derive(Debug, Clone)]
 pub struct Ran {
-    /// How it ended.
+    /// Exit status of the process.
     pub status: ExitStatus,
-    /// Its standard output.
+    /// Stdout of the process.
     pub stdout: String,
-    /// Its standard error.
+    /// Stderr of the process.
     pub stderr: String,
     hidden: Vec<(String, String)>,
 }
@@ -233,7 +230,7 @@ impl Ran {
         self.status.code()
     }
 
-    /// Returns its output as one JSON value.
+    /// Parses stdout as one JSON value.
     ///
     /// # Panics
     ///
@@ -245,7 +242,7 @@ impl Ran {
             .unwrap_or_else(|error| panic!("not JSON ({error}):\n{}", self.stdout))
     }
 
-    /// Also replaces `text` by `name` in the snapshot.
+    /// Replaces `text` by `name` in the snapshot, in addition to the usual replacements.
     #[must_use]
     pub fn hide(mut self, text: impl Into<String>, name: impl Into<String>) -> Self {
         self.hidden.push((text.into(), name.into()));
@@ -280,7 +277,7 @@ fn text_of(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A missing line end at the end of a stream is shown.
+/// Marks a missing line end at the end of a text.
 fn with_line_end(text: &str) -> String {
     if text.is_empty() || text.ends_with('\n') {
         text.into()
@@ -359,7 +356,7 @@ mod tests {
     fn a_grandchild_that_keeps_the_output_open_does_not_block_the_run() {
         let scratch = Scratch::new();
         let marker = unique();
-        // The fifo has no writer, so the grandchild waits until it is killed.
+        // The named pipe has no writer, so the grandchild blocks until it is killed.
         let script = format!("mkfifo f; sh -c 'read x <f' {marker} & echo $!");
         let ran = shell(&scratch).run(["-c", &script]);
         assert_eq!(ran.code(), Some(0));
@@ -391,7 +388,7 @@ mod tests {
         let marker = unique();
         let script = "mkfifo f; echo ready; read x <f";
         let live = shell(&scratch).spawn(["-c", script, &marker]);
-        // By then it has no child of its own, which would have the marker for a moment.
+        // After its first line, the process no longer has a child, which would have the marker, too.
         await_until("the first line", SOON, || live.stdout() == "ready\n");
         assert_eq!(processes_with(&marker), [live.pid()]);
         drop(live);

@@ -1,13 +1,12 @@
-//! Runs a command without root's rights: as root, tests of permissions would always pass.
+//! Runs a command without root rights, because tests of permissions would always pass as root.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// The user and group that own nothing.
+/// Id of the user and group `nobody`, which own nothing.
 pub const NOBODY: u32 = 65534;
 
-/// Makes `command` run as nobody when the tests run as root; any other user is unprivileged
-/// already.
+/// Makes `command` run as `nobody` if the tests run as root. Any other user is already unprivileged.
 ///
 /// The user `nobody` must be able to read what the command needs: see [`crate::Scratch::hand_to_nobody`].
 pub fn drop_to_nobody(command: &mut Command) -> &mut Command {
@@ -28,7 +27,8 @@ mod tests {
     fn a_file_without_permissions_cannot_be_read() {
         let scratch = Scratch::new();
         let secret = scratch.write("secret.txt", "hidden");
-        fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).expect("it is ours");
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o000))
+            .expect("the test owns this file");
         scratch.hand_to_nobody();
 
         let mut command = Command::new("cat");

@@ -1,5 +1,5 @@
-//! Requests and signals of the agent to the runner that look like the operator's, or that block those of the operator.
-//! The agent is a Perl script, which git needs too: Perl can share a socket between processes and make raw system calls.
+//! Requests and signals of the agent that imitate those of the operator, or that block them. The agent runs Perl scripts, because
+//! Perl can share a socket between processes and make raw system calls, and git needs Perl, too.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,8 @@ use crate::product::{Live, await_that, text};
 /// The request that stops a loop.
 const STOP: &str = r#"{"kind":"command","command":{"stop":"now"}}"#;
 
-/// Connects in a child that ends, waits until its process id may be another process's, then sends a request: `SOCKET REQUEST`.
+/// Perl script: connects in a child that exits, waits until another process may have its process id, then sends a request.
+/// Arguments: `SOCKET REQUEST`.
 const CONNECT_AND_END: &str = r#"
 use Socket;
 my ($path, $request) = @ARGV;
@@ -32,7 +33,7 @@ my $answer = join '', <$runner>;
 open(my $file, '>', 'answer.new'); print $file $answer; close $file; rename 'answer.new', 'answer';
 "#;
 
-/// Holds as many connections as it can get and opens each again that is closed: `SOCKET`.
+/// Perl script: opens as many connections as possible, and opens each one again that is closed. Argument: `SOCKET`.
 const OCCUPY: &str = r#"
 use Socket;
 my $path = $ARGV[0];
@@ -52,7 +53,7 @@ while (1) {
 }
 "#;
 
-/// Sends SIGTERM by `rt_sigqueueinfo`, with a process id of its choice, and SIGINT by `F_SETSIG`: `RUNNER FORGED-PID`.
+/// Perl script: sends SIGTERM by `rt_sigqueueinfo` with a forged process id, and SIGINT by `F_SETSIG`. Arguments: `RUNNER FORGED-PID`.
 const FORGE: &str = r#"
 use POSIX;
 my ($runner, $forged) = @ARGV;
@@ -67,28 +68,28 @@ fcntl($here, 4, 020000) or die "O_ASYNC: $!";
 syswrite $there, 'x';
 "#;
 
-/// Writes a Perl script where a user can read it.
+/// Writes a Perl script that a user can read, and returns its path.
 fn script(scene: &Scene, user: User, content: &str) -> Result<String, String> {
     let path = scene.home(user).join("script.pl");
     scene.write(user, &path, content)?;
     Ok(path.display().to_string())
 }
 
-/// A shell command for the agent: runs the script beside it, once the file `go` has the script's arguments.
+/// Returns a shell command for the agent: it runs the script in the background once the file `go` contains the arguments.
 fn beside(script: &str) -> String {
     format!(
         "(until [ -e go ]; do sleep 0.01; done; xargs perl {script} < go 2> failed; touch tried) &"
     )
 }
 
-/// Gives the agent the arguments of its script.
+/// Writes the arguments of the agent's script to the file `go`.
 fn go(scene: &Scene, words: &str) -> Result<(), String> {
     let dir = scene.work(Victim);
     scene.write(Victim, &dir.join("go.new"), words)?;
     fs::rename(dir.join("go.new"), dir.join("go")).map_err(text)
 }
 
-/// The control socket of the loop in a directory.
+/// Returns the path of the control socket of the loop in a directory.
 fn socket(dir: &Path) -> Result<String, String> {
     let lock = fs::read(dir.join(".ralph/lock")).map_err(text)?;
     let lock: Value = serde_json::from_slice(&lock).map_err(|error| error.to_string())?;
@@ -102,12 +103,12 @@ fn await_file(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(text)
 }
 
-/// Makes the kernel use this process id next, for a process of the operator.
+/// Makes the kernel use this process id next, and starts a process of the operator with it.
 fn reuse(scene: &Scene, pid: &str) -> Result<Live, String> {
     let wanted: u32 = pid.parse().map_err(|_| "no process id".to_owned())?;
     let mut taken = None;
     await_that("a process with the id of the caller", PATIENCE, || {
-        // Other processes of the machine may be faster.
+        // Another process of the machine may get the id first, so this is repeated.
         let last = fs::write("/proc/sys/kernel/ns_last_pid", (wanted - 1).to_string());
         let mut sleep = scene.program(Victim, &scene.work(Victim), "sleep");
         let started = last.is_ok().then(|| Live::start(sleep.arg("600")).ok());
@@ -131,7 +132,7 @@ pub fn reused_process_id(scene: &Scene) -> Result<(), Failure> {
         &format!("a request of the agent was obeyed: {answer}"),
     )?;
     drop(taken);
-    // The same request, from a live caller of the operator.
+    // The operator sends the same request from a process that keeps running.
     let send = format!(
         "use Socket; socket(R, AF_UNIX, SOCK_STREAM, 0); connect(R, sockaddr_un('{socket}')) or die; \
          syswrite R, qq({STOP}\\n); exit(grep(/refused/, <R>) > 0)"
@@ -159,7 +160,7 @@ pub fn idle_connections(scene: &Scene) -> Result<(), Failure> {
             .filter_map(|count| count.parse::<usize>().ok())
             .sum::<usize>()
     };
-    // More than the runner serves at a time.
+    // The agent opens more connections than the runner serves at a time.
     await_that("connections of the agent", PATIENCE, || held() >= 128)?;
     let stopped = scene.expect(Victim, &dir, &["stop", "--now"], 0);
     must_not(
@@ -181,7 +182,7 @@ pub fn forged_signals(scene: &Scene) -> Result<(), Failure> {
         let events = scene.expect(Victim, &dir, &["events", "--json"], 0);
         events.unwrap_or_default().matches("access_refused").count()
     };
-    // The end of the pipe may be one more signal.
+    // Closing the pipe may send one more signal.
     await_that(
         "the end of the loop, or two refusals at least",
         PATIENCE,

@@ -12,7 +12,7 @@ use crate::product::text;
 
 const USED: &str = "a file of the attacker was used";
 
-/// The message for the victim about a file of another user.
+/// Part of the message to the victim about a file of another user.
 const REFUSED: &str = "not to you";
 
 pub fn ralph_above(scene: &Scene) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ pub fn ralph_above(scene: &Scene) -> Result<(), Failure> {
         let (code, said) = scene.run(Victim, &dir, words)?;
         must_not(code == Some(0) || !said.contains(REFUSED), USED)?;
     }
-    // The attacker's own processes find the loop above.
+    // Control: the attacker's own commands find the loop in the parent directory.
     scene.shell(Attacker, &shared, "mkdir of-attacker")?;
     scene.expect(Attacker, &shared.join("of-attacker"), &["status"], 0)?;
     drop(live);
@@ -53,7 +53,7 @@ pub fn configuration(scene: &Scene) -> Result<(), Failure> {
 
 pub fn lock(scene: &Scene) -> Result<(), Failure> {
     let (dir, theirs) = (scene.work(Victim), scene.work(Attacker));
-    // A directory of `.ralph` that other tools share, in a home that others can traverse.
+    // `.ralph` is shared with other tools, and its parents can be traversed by other users.
     scene.shell(Victim, &dir, "mkdir -m 777 .ralph; chmod 711 .. .")?;
     let live = scene.busy(Attacker, &theirs, "true")?;
     let lock = dir.join(".ralph/lock");
@@ -70,7 +70,7 @@ pub fn lock(scene: &Scene) -> Result<(), Failure> {
     }
     let left = fs::metadata(&lock).map_err(text)?;
     must_not(left.len() == 0, "the lock of another user was written to")?;
-    // The runner of the lock answers its owner.
+    // Control: the runner that the lock names answers its owner.
     let status = scene.expect(Attacker, &theirs, &["status"], 0)?;
     control(status.contains("loop_"), "the attacker's runner answers")?;
     drop(live);

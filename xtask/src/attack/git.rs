@@ -3,7 +3,7 @@
 use super::scene::{Scene, User::Victim};
 use super::{Failure, control, must_not};
 
-/// Lets the agent change a nested repository, and looks at the change.
+/// Lets the agent change a nested repository, and runs `diff` on the change.
 pub fn nested_diff(scene: &Scene) -> Result<(), Failure> {
     let dir = scene.work(Victim);
     let commit = "set -e; commit() { git -C nested add file; git -C nested -c user.name=n -c user.email=n@n commit -qm next; git add nested; }";

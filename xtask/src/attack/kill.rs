@@ -8,20 +8,20 @@ use super::scene::{PATIENCE, Scene, User::Victim, processes_of};
 use super::{Failure, control, must_not};
 use crate::product::{Live, await_that, text};
 
-/// Children of an agent that try to escape: in another session, orphaned twice, and with an empty environment.
+/// Shell script that starts children which try to escape: in another session, with other parents, and with an empty environment.
 const RUNAWAYS: &str = "\
 setsid sleep 600 </dev/null >/dev/null 2>&1 &
 ( (setsid sleep 600 </dev/null >/dev/null 2>&1 &) & )
 setsid env -i sleep 600 </dev/null >/dev/null 2>&1 &
 echo $$ > agent";
 
-/// How many processes of [`RUNAWAYS`] and their agent sleep.
+/// Number of sleeping processes: those of [`RUNAWAYS`] and their agent.
 const SLEEPERS: usize = 4;
 
-/// How often each way is tried.
+/// How often each attack is repeated.
 const SAMPLES: usize = 3;
 
-/// A running loop with its processes.
+/// A running loop and its helper processes.
 struct Held {
     runner: Live,
     /// The parent of the agent.
@@ -39,7 +39,7 @@ impl Held {
     }
 }
 
-/// Kills runner after runner in one way. Then all processes must be gone, and the next loop must start.
+/// Kills several runners with `end`. After each kill, all processes must have ended, and the next loop must start.
 fn try_each(scene: &Scene, end: fn(&Held) -> Result<(), String>) -> Result<(), Failure> {
     let dir = scene.work(Victim);
     for _ in 0..SAMPLES {

@@ -1,4 +1,4 @@
-//! The OpenCode server, which every user of the machine can reach.
+//! Attacks on the OpenCode server, which every user of the machine can reach.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,13 +16,13 @@ use super::scene::{
 use super::{Failure, control, must_not};
 use crate::product::{Live, await_that, text};
 
-/// How long to listen at a connection: a request follows at once.
+/// How long to wait for a request on an accepted connection. A request would follow at once.
 const LISTEN: Duration = Duration::from_millis(200);
 
-/// The directory of the supervisor's files.
+/// Directory of the supervisor's files.
 const KEPT: &str = ".ralph/opencode";
 
-/// Starts `opencode up` as the victim, with this server. The settings are in the environment, so that nothing has to be trusted.
+/// Starts `opencode up` as the victim, with this server. The settings are environment variables, so no configuration has to be trusted.
 fn up(scene: &Scene, server: &str, port: u16, password: Option<&str>) -> Result<Live, String> {
     let mut command: Command = scene.tachikoma(Victim, &scene.work(Victim), &["opencode", "up"]);
     command
@@ -40,7 +40,7 @@ fn server_file(dir: &Path) -> Value {
 
 pub fn without_password(scene: &Scene) -> Result<(), Failure> {
     let dir = scene.work(Victim);
-    // A fake server, a role of this program: it requires the given password, as the real one does.
+    // The server is this program in the role of a fake server. It requires the given password, like the real one.
     let program = scene.shared().join("server");
     fs::copy(std::env::current_exe().map_err(text)?, &program).map_err(text)?;
     let live = up(
@@ -60,7 +60,7 @@ pub fn without_password(scene: &Scene) -> Result<(), Failure> {
     stream.write_all(request.as_bytes()).map_err(text)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map_err(text)?;
-    // A home that others can traverse must not reveal the password.
+    // Directories that others can traverse must not reveal the password.
     scene.shell(Victim, &dir, "chmod 711 .. . .ralph .ralph/opencode")?;
     let login = dir.join(KEPT).join("login.json");
     let is_kept = login.exists();
@@ -83,7 +83,7 @@ pub fn port(scene: &Scene) -> Result<(), Failure> {
     let free = TcpListener::bind("127.0.0.1:0").map_err(text)?;
     let address = free.local_addr().map_err(text)?;
     drop(free);
-    // A server that does not listen yet. `serve` and its arguments are those of the script.
+    // This server does not listen yet. `serve` and its arguments are passed to the script.
     let live = up(
         scene,
         "sh -c 'exec sleep 600'",

@@ -1,4 +1,4 @@
-//! Two local users with a home each, and a directory that both can write to. All their processes and files are removed at the end.
+//! Two local users, each with a home, and a directory that both can write to. All their processes and files are removed at the end.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -16,16 +16,16 @@ use crate::product::{Live, await_that, text};
 /// Exit code of a command that is refused because the user has not allowed it.
 const REFUSED: i32 = 2;
 
-/// Exit code of a loop that has had all its iterations.
+/// Exit code of a loop that reached its iteration limit.
 pub const AT_ITS_LIMIT: i32 = 3;
 
 /// Exit code of a loop that the operator stopped.
 pub const STOPPED: i32 = 5;
 
-/// Limit of all waits of an attack.
+/// Time limit of all waits of an attack.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A local user. The ids are beyond those of people and services, and need no entry in the password file.
+/// A local user. The ids are not used by people or services, and need no entry in the password file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// The user who runs Tachikoma.
@@ -50,14 +50,14 @@ impl User {
     }
 }
 
-/// The ground for one attack.
+/// The directories for one attack.
 #[derive(Debug)]
 pub struct Scene {
     dir: TempDir,
 }
 
 impl Scene {
-    /// Makes homes and a shared directory, with a copy of the binary that both users can start.
+    /// Creates homes and a shared directory, with a copy of the binary that both users can start.
     pub fn new(binary: &Path) -> Result<Self, String> {
         for user in [User::Victim, User::Attacker] {
             if !processes_of(user).is_empty() {
@@ -87,22 +87,22 @@ impl Scene {
         self.dir.path().join("tachikoma")
     }
 
-    /// The home of a user, private.
+    /// Returns the private home of a user.
     pub fn home(&self, user: User) -> PathBuf {
         self.dir.path().join(user.name())
     }
 
-    /// A working directory of a user, private.
+    /// Returns the private working directory of a user.
     pub fn work(&self, user: User) -> PathBuf {
         self.home(user).join("work")
     }
 
-    /// The directory for sockets of a user, private.
+    /// Returns the private directory for sockets of a user.
     pub fn runtime(&self, user: User) -> PathBuf {
         self.home(user).join("run")
     }
 
-    /// A directory that all users can write to, as `/tmp` is.
+    /// Returns a directory that all users can write to, like `/tmp`.
     pub fn shared(&self) -> PathBuf {
         self.dir.path().join("shared")
     }
@@ -160,7 +160,7 @@ impl Scene {
         Ok(said)
     }
 
-    /// Runs a new loop of one iteration with this shell command as the agent. The iteration must end.
+    /// Runs a new loop of one iteration with this shell command as the agent. The loop must reach its limit.
     pub fn iterate(&self, user: User, dir: &Path, agent: &str) -> Result<String, String> {
         let words = [
             "run",
@@ -205,7 +205,7 @@ impl Scene {
         done.ok_or_else(|| format!("`{line}` failed: {said}"))
     }
 
-    /// Runs a command to its end. Its output goes to a file: a process that it leaves running may keep a pipe open.
+    /// Runs a command to its end. Its output goes to a file, because a process that it leaves running may keep a pipe open.
     fn finish(&self, command: &mut Command) -> Result<(Option<i32>, String), String> {
         let path = self.dir.path().join("said");
         let file = fs::File::create(&path).map_err(text)?;
@@ -228,7 +228,7 @@ impl Scene {
         chown(path, Some(user.id()), Some(user.id())).map_err(text)
     }
 
-    /// Copies a directory, like a clone or an archive: all of the copy belongs to `user`.
+    /// Copies a directory like a clone or an archive: all files of the copy belong to `user`.
     pub fn copy(&self, user: User, from: &Path, to: &Path) -> Result<(), String> {
         let ids = format!("{0}:{0}", user.id());
         let copied = Command::new("cp")
@@ -249,7 +249,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // The ids are only for this chore, and no process had them before.
+        // Only this program uses these user ids, so all their processes can be killed.
         for user in [User::Victim, User::Attacker] {
             let gone = || {
                 let left = processes_of(user);

@@ -3,7 +3,7 @@
 use super::scene::{Scene, User::Victim};
 use super::{Failure, control, must_not};
 
-/// Lets the agent leave a note with control characters, and prints everything about the loop.
+/// Lets the agent write a note with control characters, and runs all commands that print something about the loop.
 pub fn control_characters(scene: &Scene) -> Result<(), Failure> {
     let dir = scene.work(Victim);
     let hostile = "\u{1b}[2J\u{9b}2J";
@@ -15,7 +15,7 @@ pub fn control_characters(scene: &Scene) -> Result<(), Failure> {
     for words in [&["events"][..], &["events", "--json"], &["state", "export"]] {
         all.push(scene.expect(Victim, &dir, words, 0)?);
     }
-    // An error: the agent does not exist.
+    // The error message about a missing program is included.
     all.push(scene.expect(
         Victim,
         &dir,

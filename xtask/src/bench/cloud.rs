@@ -13,10 +13,10 @@ use crate::cargo;
 use crate::check::succeeds;
 use crate::product::{Ground, Live, await_that, text};
 
-/// Git packs 64 MiB and sends them through our pipe: seconds, on a busy machine minutes.
+/// Time limit of waits. Git packs 64 MiB and sends them through a pipe, which takes seconds, or minutes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Incompressible data, so that the backup has 64 MiB too.
+/// Size of the work in bytes. The data does not compress, so the backup is as large.
 const BACKUP_BYTES: usize = 64 << 20;
 
 const EXTRA_MIB: f64 = 16.0;
@@ -40,7 +40,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     let env = variables(server.stdout().ok_or("no words of the server")?);
 
     fs::write(dir.join("noise"), noise()).map_err(text)?;
-    // Without a prefix: this server uses it in file names, and those of parts would be too long.
+    // The URL has no prefix, because the server uses it in file names, and those of parts would be too long.
     let settings = "[state]\ncloud_url = \"s3://bucket\"\nbackup_interval = \"3s\"\n";
     ground.configure(settings)?;
     git::init(dir)?;
@@ -76,7 +76,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     ))])
 }
 
-/// The server's variables, up to an empty line.
+/// Reads the variables that the server prints, up to an empty line.
 fn variables(words: impl std::io::Read) -> Vec<(String, String)> {
     let lines = BufReader::new(words).lines().map_while(Result::ok);
     let lines = lines.take_while(|line| !line.is_empty());
@@ -87,7 +87,7 @@ fn variables(words: impl std::io::Read) -> Vec<(String, String)> {
     lines.filter_map(pair).collect()
 }
 
-/// Returns the largest object below a directory; unfinished ones have other names.
+/// Returns the size of the largest object below a directory. Unfinished objects have other names.
 fn size_of(dir: &std::path::Path) -> u64 {
     let entries = fs::read_dir(dir.join("bucket"))
         .into_iter()

@@ -1,4 +1,4 @@
-//! How fast the output of Claude Code is read, compared to a JSON library that reads each line completely.
+//! Measures how fast the output of Claude Code is parsed, compared to a JSON library that parses each line completely.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,13 +10,13 @@ use super::report::{Row, Unit};
 use super::sample::Sample;
 use crate::cargo;
 
-/// An agent writes a few megabytes in an hour; it must never wait for the reader.
+/// Goal. An agent writes a few megabytes in an hour, and must never wait for the parser.
 const MEGABYTES_PER_SECOND: f64 = 300.0;
 
 const TIMES_FASTER: f64 = 5.0;
 
 pub fn measure(_: &Bench) -> Result<Vec<Row>, String> {
-    // The chores are built without optimization, so another program measures.
+    // xtask is built without optimization, so another program measures.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = cargo(package)
         .args(["bench", "--quiet", "--package", "tachikoma-agents"])
@@ -30,7 +30,7 @@ pub fn measure(_: &Bench) -> Result<Vec<Row>, String> {
     rows(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// One line for each round.
+/// Parses the output of that program, which has one line for each round.
 fn rows(text: &str) -> Result<Vec<Row>, String> {
     let (mut decoder, mut library, mut deltas, mut times) = (
         Sample::default(),

@@ -15,13 +15,13 @@ use tachikoma_loop_runner::store::{StoreError, layout, loops};
 
 const SNAPSHOT: &str = ".ralph/state.json";
 
-/// The time that the agent of a quiet loop takes to start, and to end.
+/// Time that the simulated agent takes to start, and to end.
 const MOMENT: Duration = Duration::from_millis(3);
 
-/// Like that of a busy machine.
+/// Process id in the records, with as many digits as on a busy machine.
 const PID: u32 = 1_234_567;
 
-/// Tool calls of an iteration that is not quiet.
+/// Number of tool calls of a simulated iteration in [`Driven::converse`].
 const CALLS: u64 = 3;
 
 /// A loop with its journal.
@@ -33,7 +33,7 @@ pub struct Driven {
     now: Timestamp,
 }
 
-/// How the records of a step are written.
+/// Function that writes the records of a step.
 pub type Write<'a> = &'a mut dyn FnMut(&mut Journal, &Step) -> Result<(), StoreError>;
 
 impl Driven {
@@ -116,7 +116,7 @@ impl Driven {
         for call in 0..CALLS {
             let id = format!("toolu_{iteration}_{call}");
             let context = Context {
-                // Filled and emptied again, as by reboots.
+                // The context fills up and becomes empty again, as with reboots.
                 tokens: 10_000 + (iteration * CALLS + call) * 500 % 160_000,
                 window: 200_000,
                 estimated: false,

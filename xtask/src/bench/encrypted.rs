@@ -15,7 +15,7 @@ use super::sample::Sample;
 use crate::encryption::{KEY, KEY_FILE, encryption_of};
 use crate::product::{Ground, text};
 
-/// Each makes two steps, and each step is compared.
+/// Number of iterations. Each makes two steps, and each step is measured.
 const ITERATIONS: usize = 400;
 
 const ENCRYPTED_TIMES: f64 = 1.3;
@@ -45,7 +45,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
                 ours.add(started.elapsed().as_secs_f64() * 1e3);
                 Ok::<_, tachikoma_loop_runner::store::StoreError>(())
             };
-            // They take turns, because the disk may be busy with the first.
+            // The order alternates, because the disk may still be busy with the first write.
             if round % 2 == 1 {
                 encrypt()?;
             }

@@ -1,5 +1,4 @@
-//! The cost of tracking the work with git: compared to reading every file if nothing changed, and compared to git itself if
-//! something did.
+//! The cost of tracking the work with git: compared to reading every file if nothing changed, and compared to git itself if files changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ use crate::product::Ground;
 const DIRECTORIES: usize = 250;
 const FILES_EACH: usize = 20;
 
-/// Files that an iteration changes.
+/// Number of files that an iteration changes.
 const CHANGED: usize = 10;
 
 const QUIET_ROUNDS: usize = 200;
@@ -53,7 +52,7 @@ pub fn commit(dir: &Path) -> Result<(), String> {
     git(dir, &["commit", "--quiet", "-m", "before"])
 }
 
-/// Creates a repository; returns its files.
+/// Creates a repository with files and returns their paths.
 fn fill(dir: &Path) -> Result<Vec<PathBuf>, String> {
     init(dir)?;
     let mut files = Vec::new();
@@ -134,7 +133,7 @@ fn quiet(tracker: &mut WorkTracker, files: &[PathBuf]) -> Result<Row, String> {
     )))
 }
 
-/// The same with a commit of some files, compared to `git add` and `git commit` of as many.
+/// Measures the same with a commit of some files, compared to `git add` and `git commit` of as many.
 fn commits(
     tracker: &mut WorkTracker,
     files: &[PathBuf],

@@ -1,4 +1,4 @@
-//! The time from the tool result after a redline reading until the agent gets the interrupt.
+//! Measures the time from the tool result after a redline reading until the agent gets the interrupt.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     ))])
 }
 
-/// Builds the fake agent like the product.
+/// Builds the fake agent with the same profile as the product, and returns its path.
 pub(super) fn fake_agent(bench: &Bench) -> Result<PathBuf, String> {
     let mut build = cargo(&bench.root);
     build.args([
@@ -57,7 +57,7 @@ pub(super) fn fake_agent(bench: &Bench) -> Result<PathBuf, String> {
     Ok(beside.join("fake-agent"))
 }
 
-/// Runs one loop: a tool call at the redline without an answer. Returns milliseconds.
+/// Runs one loop with a tool call above the redline. Returns the milliseconds until the interrupt.
 fn one(bench: &Bench, agent: &Path) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let full = Usage::cached(171_000);

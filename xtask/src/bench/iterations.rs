@@ -7,29 +7,29 @@ use super::sample::Sample;
 use super::{Bench, git};
 use crate::product::{Ground, MEMORY};
 
-/// Iterations of one loop: so many that its start does not count.
+/// Number of iterations of one loop, so many that its start does not matter.
 const ITERATIONS: u32 = 200;
 
-/// Loops of each kind.
+/// Number of loops of each kind.
 const ROUNDS: usize = 9;
 
-/// Iterations of a loop in a small repository. Its start counts.
+/// Number of iterations of a loop in a small repository. Its start is part of the measurement.
 const GIT_ITERATIONS: u32 = 100;
 
-/// First iterations of each kind.
+/// Number of measured first iterations of each kind.
 const FIRST_ROUNDS: usize = 40;
 
-/// `run` ends with this code when the limit is reached.
+/// Exit code of `run` when the limit is reached.
 const LIMIT_REACHED: i32 = 3;
 
-/// Where to measure, and the goal there.
+/// A directory to measure in, and the goal for it.
 struct Place<'a> {
     name: &'a str,
     parent: &'a Path,
     goal: f64,
 }
 
-/// Many iterations of a trivial agent.
+/// Measures many iterations of a trivial agent.
 pub fn many(bench: &Bench) -> Result<Vec<Row>, String> {
     let limit = ITERATIONS.to_string();
     let shell = format!("for ((i=0;i<{ITERATIONS};i++)); do cat prompt.md | sh -c true; done");
@@ -72,7 +72,7 @@ pub fn many(bench: &Bench) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Many iterations of a trivial agent in a small git repository, without commits, with the start.
+/// Measures many iterations of a trivial agent in a small git repository without commits, including the start.
 fn in_git(bench: &Bench, place: &Place<'_>) -> Result<Row, String> {
     let limit = GIT_ITERATIONS.to_string();
     let shell = format!("for ((i=0;i<{GIT_ITERATIONS};i++)); do cat prompt.md | sh -c true; done");
@@ -99,7 +99,7 @@ fn in_git(bench: &Bench, place: &Place<'_>) -> Result<Row, String> {
     )))
 }
 
-/// The first iteration with the start, each in a new directory.
+/// Measures the first iteration including the start, each in a new directory.
 pub fn first(bench: &Bench) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for place in places(bench, [2.0, 2.0]) {

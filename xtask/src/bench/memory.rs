@@ -1,4 +1,4 @@
-//! Memory of the runner: idle in a loop, after a flood of output, after one endless line.
+//! Memory of the runner: in an idle loop, after a flood of output, and after one endless line.
 
 use std::fs;
 use std::path::Path;
@@ -8,16 +8,16 @@ use super::Bench;
 use super::report::{Row, Unit};
 use crate::product::{Ground, Live, await_that, text};
 
-/// A flood takes seconds, on a busy machine minutes.
+/// Time limit of waits. A flood takes seconds, or minutes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Iterations before the loop counts as idle.
+/// Number of iterations after which the loop counts as idle.
 const IDLE_AFTER: u32 = 20;
 
 const IDLE_MIB: f64 = 12.0;
 const LOADED_MIB: f64 = 32.0;
 
-/// The output of agents in their first iteration.
+/// Shell commands that agents run in their first iteration, with their names.
 const LOADS: [(&str, &str); 2] = [
     (
         "1 GB of lines",
@@ -35,7 +35,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// The flood and the line.
+/// Measures the flood of output and the endless line.
 pub fn loads(bench: &Bench) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for (name, load) in LOADS {
@@ -57,7 +57,7 @@ fn idle(bench: &Bench) -> Result<Vec<Row>, String> {
 }
 
 fn loaded(bench: &Bench, name: &str, load: &str) -> Result<Vec<Row>, String> {
-    // The end is included: parts of the transcript are joined then.
+    // The end of the iteration is included, because parts of the transcript are joined then.
     let script = format!("[ -e begun ] && {{ : > rests; exec sleep 1000; }}; : > begun; {load}");
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let runner = start(&ground, &script)?;
@@ -109,14 +109,14 @@ impl Memory {
     }
 }
 
-/// The value of a field like `VmRSS:    1234 kB`.
+/// Returns the value of a field like `VmRSS:    1234 kB` in MiB.
 fn field_mib(status: &str, name: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib = line.strip_prefix(':')?.trim().strip_suffix(" kB")?;
     kib.parse::<f64>().ok().map(|kib| kib / 1024.0)
 }
 
-/// The size of everything in `dir` but the journal.
+/// Returns the size of all files in `dir` except the journal.
 fn transcripts_bytes(dir: &Path) -> Result<u64, String> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir).map_err(text)? {

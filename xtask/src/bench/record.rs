@@ -1,4 +1,4 @@
-//! The cost of a durable record, compared to a bare append of the same bytes, and the bytes of an iteration.
+//! The cost of a synced record, compared to a plain append of the same bytes, and the journal size of an iteration.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -15,17 +15,17 @@ use super::report::{Row, Unit};
 use super::sample::Sample;
 use crate::product::{Ground, text};
 
-/// Each makes two steps, and each step is compared.
+/// Number of iterations. Each makes two steps, and each step is measured.
 const ITERATIONS: usize = 400;
 
 const RECORD_TIMES: f64 = 1.3;
 
-/// Iterations of the loop before its journal is measured.
+/// Number of iterations of the loop before its journal is measured.
 const QUIET_ITERATIONS: u32 = 200;
 
 const GROWTH_KIB: f64 = 1.0;
 
-/// Measures the journal's append and sync, alternating with a bare one on the same disk.
+/// Measures append and sync of the journal, alternating with a plain file on the same disk.
 pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     quiet_run(&ground, 1)?;
@@ -34,7 +34,7 @@ pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
     let journal = File::open(journal).map_err(text)?;
     let mut bare_file = append_to(&ground.path().join("bare")).map_err(text)?;
     let (mut ours, mut bare) = (Sample::default(), Sample::default());
-    // The bytes of the two steps of the iteration before.
+    // These are the bytes of the two steps of the previous iteration.
     let mut before = [Vec::new(), Vec::new()];
     for round in 0..ITERATIONS {
         let mut steps = before.iter_mut();
@@ -42,7 +42,7 @@ pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
             let Some(bytes) = steps.next() else {
                 return Ok(());
             };
-            // The second may find the disk busy with the first, so they take turns.
+            // The order alternates, because the disk may still be busy with the first write.
             let bare_first = round % 2 == 1;
             if bare_first {
                 append_bare(&mut bare_file, bytes, &mut bare)?;
@@ -73,7 +73,7 @@ pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
     ))])
 }
 
-/// Measures the bytes that a quiet agent leaves in the journal.
+/// Measures how many bytes an iteration of a quiet agent adds to the journal.
 pub fn growth(bench: &Bench) -> Result<Vec<Row>, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     quiet_run(&ground, QUIET_ITERATIONS)?;
@@ -122,7 +122,7 @@ fn len(file: &File) -> Result<usize, StoreError> {
     Ok(usize::try_from(len).unwrap_or(usize::MAX))
 }
 
-/// Errors of the measurement's own files are handled like those of the journal.
+/// Converts an error of the measurement's own files to an error of the journal.
 fn failed(source: std::io::Error) -> StoreError {
     FsError::io("measure", Path::new("journal"))(source).into()
 }

@@ -1,4 +1,4 @@
-//! The time to replay a long loop with another policy.
+//! Measures the time to replay a long loop with other settings.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -16,7 +16,7 @@ const ROUNDS: usize = 15;
 
 const GOAL_MS: f64 = 1000.0;
 
-/// Another policy: each decision differs, and every iteration waits and has its own session.
+/// Settings with which each decision differs: every iteration waits and has its own session.
 const OTHERWISE: [&str; 5] = [
     "replay",
     "--set",

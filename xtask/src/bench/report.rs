@@ -1,36 +1,36 @@
-//! The results, as a table for people and as JSON for programs.
+//! The results, as a table for users and as JSON for programs.
 
 use std::path::Path;
 
 use serde_json::json;
 
-/// One figure.
+/// One measured value.
 #[derive(Debug, Clone)]
 pub struct Row {
     pub figure: String,
     pub measured: f64,
     pub unit: Unit,
-    /// The maximum, or the minimum if more is better; `None` if the value is for information.
+    /// The goal: a maximum, or a minimum if more is better; `None` if there is no goal.
     pub goal: Option<f64>,
-    /// How it was measured.
+    /// Description of how the value was measured.
     pub detail: String,
 }
 
 /// The unit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// The ratio of times: lower is better.
+    /// Ratio of times: lower is better.
     Times,
     Milliseconds,
     Kibibytes,
     Mebibytes,
-    /// The ratio of speeds: higher is better.
+    /// Ratio of speeds: higher is better.
     TimesFaster,
     MegabytesPerSecond,
 }
 
 impl Row {
-    /// A value with a goal.
+    /// Returns a value with a goal.
     pub fn goal(figure: impl Into<String>, measured: f64, unit: Unit, goal: f64) -> Self {
         Self {
             goal: Some(goal),
@@ -38,7 +38,7 @@ impl Row {
         }
     }
 
-    /// A value for information.
+    /// Returns a value without a goal.
     pub fn info(figure: impl Into<String>, measured: f64, unit: Unit) -> Self {
         Self {
             figure: figure.into(),
@@ -49,13 +49,13 @@ impl Row {
         }
     }
 
-    /// Adds how it was measured.
+    /// Sets the description of how the value was measured.
     pub fn detail(mut self, detail: String) -> Self {
         self.detail = detail;
         self
     }
 
-    /// Returns whether the goal is missed. A value that could not be measured misses it.
+    /// Returns whether the goal is missed. It is missed if the value could not be measured.
     pub fn falls_short(&self) -> bool {
         let missed = |goal| match self.unit.more_is_better() {
             true => self.measured < goal,
@@ -160,7 +160,7 @@ pub fn json(rows: &[Row]) -> String {
     format!("{:#}\n", json!({ "figures": figures }))
 }
 
-/// The type of a file system in memory.
+/// Type number of the file system `tmpfs`, which is in memory.
 const TMPFS: i64 = 0x0102_1994;
 
 /// Returns whether a directory is in memory only.
@@ -218,11 +218,14 @@ peak                9.0 MiB
     fn a_value_that_could_not_be_measured_misses_its_goal() {
         let row = |measured| Row::goal("x", measured, Unit::Times, 2.0);
         assert!(row(f64::NAN).falls_short());
-        assert!(!row(2.0).falls_short(), "the goal itself is reached");
+        assert!(
+            !row(2.0).falls_short(),
+            "a value equal to the goal reaches it"
+        );
         assert!(!Row::info("x", f64::NAN, Unit::Times).falls_short());
         let row = |measured| Row::goal("x", measured, Unit::MegabytesPerSecond, 300.0);
         assert!(row(f64::NAN).falls_short());
-        assert!(row(299.0).falls_short(), "of speed, less is worse");
+        assert!(row(299.0).falls_short(), "a lower speed misses the goal");
         assert!(!row(300.0).falls_short());
         assert!(table(&[row(1.0)]).contains(">= 300 MB/s"));
     }

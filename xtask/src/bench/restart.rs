@@ -1,5 +1,5 @@
-//! How long a supervised child is missing: from its death by SIGKILL to the first write of the next, without a delay. Compared
-//! to a bare loop of spawn and wait, the same with one fdatasync, and other supervisors if they are available.
+//! Measures how long a supervised child is missing: from SIGKILL to the first write of the next child, without a delay. Compared
+//! to a minimal loop of spawn and wait, the same with one fdatasync, and other supervisors if they are available.
 
 mod others;
 
@@ -22,25 +22,25 @@ use crate::product::text;
 
 const ROUNDS: usize = 50;
 
-/// Compared to a bare loop with one fdatasync.
+/// Goal: maximum ratio to a minimal loop with one fdatasync.
 const GOAL_TIMES: f64 = 1.5;
 
-/// Other supervisors wait a second before they restart a child that lived for less.
+/// How long a child lives before it is killed. Other supervisors wait before they restart a child that lived for less than a second.
 const LIFE: Duration = Duration::from_millis(1100);
 
-/// A supervisor that takes longer has given up.
+/// Time limit for a restart. A supervisor that takes longer counts as failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// About the bytes that are recorded for one restart.
+/// About the number of bytes that are recorded for one restart.
 const RECORD_BYTES: usize = 700;
 
-/// The child: it writes one line with its process id and sleeps, without starting another program.
+/// Script of the child: it writes one line with its process id and sleeps, without starting another process.
 const CHILD: &str = "#!/bin/sh\necho $$ > ticks\nexec sleep 1000\n";
 
 /// One of the compared supervisors.
 struct Contender {
     name: &'static str,
-    /// Its directory; removed when dropped.
+    /// Directory of the supervisor, which is removed when dropped.
     dir: TempDir,
     supervisor: Child,
     ticks: File,
@@ -58,7 +58,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     for (name, start) in others::found(&bench.disk) {
         match Contender::start(bench, name, start) {
             Ok(contender) => contenders.push(contender),
-            // They are optional.
+            // Other supervisors are optional.
             Err(error) => eprintln!("left out: {name}: {error}"),
         }
     }
@@ -130,7 +130,7 @@ impl Contender {
         })
     }
 
-    /// A role of this program: starts the child again and again, and does nothing else.
+    /// Starts this program in the role of a minimal supervisor, which restarts the child repeatedly.
     fn bare(bench: &Bench, name: &'static str, synced: bool) -> Result<Self, String> {
         Self::start(bench, name, move |dir| {
             let mut command = Command::new(std::env::current_exe()?);
@@ -156,7 +156,7 @@ impl Contender {
             .arg(dir.path().join("ticks"))
             .status();
         made.map_err(text)?;
-        // Open for both, so that it never ends between two children.
+        // The pipe is opened for reading and writing, so that it has no end of file between two children.
         let ticks = OpenOptions::new()
             .read(true)
             .write(true)
@@ -183,7 +183,7 @@ impl Contender {
         Ok(contender)
     }
 
-    /// Waits for the first write of the next child.
+    /// Waits for the first write of the next child and returns its process id.
     fn next(&mut self) -> Result<Pid, String> {
         let timeout = Timespec::try_from(PATIENCE).map_err(|error| error.to_string())?;
         let ready = poll(
@@ -213,12 +213,12 @@ impl Contender {
     }
 }
 
-/// `O_NONBLOCK`: opening a pipe must not wait for its other end.
+/// `O_NONBLOCK`, so that opening a pipe does not wait for its other end.
 const NONBLOCK: i32 = 0o4000;
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        // Asked first, so that it can end its child; the child is killed in any case.
+        // SIGTERM lets the supervisor end its child. The child is killed in any case.
         if let Some(pid) = i32::try_from(self.supervisor.id())
             .ok()
             .and_then(Pid::from_raw)
@@ -237,7 +237,7 @@ impl Drop for Contender {
     }
 }
 
-/// The bare loop: the minimum. Ends when it is killed.
+/// Runs the minimal supervisor until it is killed.
 pub fn bare_loop(words: &[&str]) -> Result<(), String> {
     let [how, program] = words else {
         return Err("bench-loop is started by bench".into());

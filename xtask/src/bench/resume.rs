@@ -1,4 +1,4 @@
-//! The time until a long loop continues after its runner was killed.
+//! Measures the time until a long loop continues after its runner was killed.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -21,10 +21,10 @@ use crate::product::{Ground, Live, await_that, text};
 
 const ITERATIONS: u32 = 100_000;
 
-/// The last segment is filled up to this, which is almost the maximum: a segment holds 16 MiB.
+/// Size in bytes to which the last segment is filled. It is almost the maximum of 16 MiB.
 const LAST_SEGMENT_BYTES: u64 = (16 << 20) - (256 << 10);
 
-/// How often the size of the last segment is checked, in iterations.
+/// Number of iterations between two checks of the size of the last segment.
 const LOOK_EVERY: u32 = 200;
 
 const ROUNDS: usize = 15;
@@ -40,7 +40,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     quiet_run(&ground, 1)?;
     let behind = prepare(&ground)?;
-    // Its runner was killed, like all that follow.
+    // The runner of this first run is killed, like all following ones.
     resume(&ground)?;
     let (mut with, mut without) = (Sample::default(), Sample::default());
     let snapshot = ground.path().join(SNAPSHOT);
@@ -66,7 +66,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     ])
 }
 
-/// Adds iterations to a loop, with a snapshot at the end of the last and compressed closed segments.
+/// Adds iterations to a loop, writes a snapshot at the end of the last one, and compresses closed segments.
 fn prepare(ground: &Ground) -> Result<String, String> {
     let mut driven = Driven::take_up(ground.path())?;
     let mut iterations = 0;
@@ -110,7 +110,7 @@ fn last_segment(dir: &Path) -> Result<(u32, u64), String> {
     Ok((last, size(last).map_err(text)?))
 }
 
-/// Measures the time from the start of the process to the record that starts an agent, in milliseconds. Then it is killed.
+/// Measures the milliseconds from the start of the process to the record that starts an agent. Then kills the process.
 fn resume(ground: &Ground) -> Result<f64, String> {
     let words = ["run", "--json", "--max-iterations", "0", "--"];
     let mut command: Command = ground.tachikoma(&words);

@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::Instant;
 
-/// The measurements, in their order.
+/// The measured values, in order.
 #[derive(Debug, Default)]
 pub struct Sample(Vec<f64>);
 
 impl Sample {
-    /// Runs a command and adds its time in milliseconds. It must end with one of `codes`.
+    /// Runs a command and adds its duration in milliseconds. The command must exit with one of `codes`.
     pub fn time(&mut self, command: &mut Command, codes: &[i32]) -> Result<(), String> {
         let started = Instant::now();
         let status = command.status();
@@ -38,7 +38,7 @@ impl Sample {
         }
     }
 
-    /// Returns the minimum: the time without disturbance.
+    /// Returns the minimum, which is the least disturbed measurement.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::min)
     }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn least_and_most() {
+    fn minimum_and_maximum_are_returned() {
         let sample = Sample(vec![3.0, 1.0, 2.0]);
         assert!((sample.min() - 1.0).abs() < 1e-9);
         assert!((sample.max() - 3.0).abs() < 1e-9);

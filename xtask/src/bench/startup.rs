@@ -1,4 +1,4 @@
-//! The time of short commands, compared to a program that does nothing.
+//! Measures the duration of short commands, compared to a program that does nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use super::report::{Row, Unit};
 use super::sample::Sample;
 use crate::product::{Ground, Live, await_that};
 
-/// Alternating with the others.
+/// Number of rounds. In each round, all commands are measured in turn.
 const ROUNDS: usize = 80;
 
-/// Iterations of a loop that has ended.
+/// Number of iterations of the ended loop that the commands read.
 const ITERATIONS: &str = "200";
 
 const STATUS_MS: f64 = 15.0;

@@ -1,4 +1,4 @@
-//! The time from the stop command until the agent is interrupted.
+//! Measures the time from the stop command until the agent is interrupted.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ const GOAL_MS: f64 = 100.0;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Bash knows the time without starting a program.
+/// Script of the agent. Bash knows the time without starting a program.
 const AGENT: &str = "trap 'echo $EPOCHREALTIME > stamp; exit 0' INT; : > works; sleep 1000 & wait";
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {

@@ -1,4 +1,4 @@
-//! The time from the stop command until the loop has left a wait. Every wait has the same goal.
+//! Measures the time from the stop command until the loop has ended a wait. Every wait has the same goal.
 
 use std::fs;
 use std::path::Path;
@@ -22,14 +22,14 @@ const GOAL_MS: f64 = 100.0;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A wait: how the loop enters it, and the text in its journal that shows it.
+/// A wait: how the loop gets there, and the text in its journal that shows it.
 struct Wait {
     name: &'static str,
     config: &'static str,
     words: &'static [&'static str],
     script: &'static str,
     in_it: &'static str,
-    /// What the operator does first.
+    /// Command of the operator before the wait; `None` if there is none.
     first: Option<&'static str>,
 }
 
@@ -42,10 +42,10 @@ const NOTHING: Wait = Wait {
     first: None,
 };
 
-/// A loop that only waits for the stop.
+/// Flags of a loop that waits for an hour after its first iteration.
 const HOUR: &[&str] = &["--delay", "1h"];
 
-/// The work is complete and claimed.
+/// Script of an agent that completes its work and claims completion.
 const CLAIMS: &str = "date >done; echo '<promise>COMPLETE</promise>'";
 
 const WAITS: [Wait; 7] = [
@@ -122,7 +122,7 @@ fn row(figure: String, mut one: impl FnMut() -> Result<f64, String>) -> Result<R
     Ok(row.detail(format!("least {least:.2} ms, most {most:.2} ms")))
 }
 
-/// Stops a waiting loop. Returns milliseconds.
+/// Stops a waiting loop. Returns the milliseconds until its end.
 fn one(bench: &Bench, wait: &Wait) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     ground.configure(wait.config)?;
@@ -138,7 +138,7 @@ fn one(bench: &Bench, wait: &Wait) -> Result<f64, String> {
     stop(&ground, runner)
 }
 
-/// The usage limit is reached, and the loop waits for its reset.
+/// Measures the wait for the reset of a usage limit.
 fn limited(bench: &Bench, agent: &Path) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let at = |name: &str| ground.path().join(name);
@@ -155,7 +155,7 @@ fn limited(bench: &Bench, agent: &Path) -> Result<f64, String> {
     stop(&ground, runner)
 }
 
-/// The work tree is being rolled back, with a slow filter of the repository.
+/// Measures a stop during a rollback, with a slow filter of the repository.
 fn rolling(bench: &Bench) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let dir = ground.path();
@@ -175,7 +175,7 @@ fn rolling(bench: &Bench) -> Result<f64, String> {
     stop(&ground, runner)
 }
 
-/// The loop has ended, and waits for a notification: a signal ends that wait.
+/// Measures the wait for a notification after the end of the loop. A signal ends that wait.
 fn drain(bench: &Bench) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let config = "[[notify]]\nto = 'command'\ncommand = 'exec sleep 1000'\n";
@@ -189,7 +189,7 @@ fn drain(bench: &Bench) -> Result<f64, String> {
     Ok(before.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Stops the loop. Returns the time until its end was recorded.
+/// Stops the loop. Returns the milliseconds until its end was recorded.
 fn stop(ground: &Ground, runner: Live) -> Result<f64, String> {
     let before = SystemTime::now().duration_since(UNIX_EPOCH);
     let before = before.map_err(|error| error.to_string())?.as_secs_f64() * 1e3;
@@ -206,7 +206,7 @@ fn stop(ground: &Ground, runner: Live) -> Result<f64, String> {
         .map_err(|error| format!("its time: {error}"))?;
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit")]
     let ended = time.as_millis() as f64;
-    // The record has whole milliseconds.
+    // The record has whole milliseconds, so the difference may be slightly negative.
     Ok((ended - before).max(0.0))
 }
 

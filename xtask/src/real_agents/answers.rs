@@ -1,4 +1,4 @@
-//! Prompts with answers: the lines are as expected, and the tokens are those of the model.
+//! Prompts with answers: the agent prints the expected lines, with the token counts of the model.
 
 use serde_json::json;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
@@ -6,7 +6,7 @@ use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
 use super::ground::{Ground, MODEL, WINDOW, expect_readings, only_result, readings};
 use super::install::VERSION;
 
-/// One prompt, one text.
+/// One prompt is answered with one text.
 pub fn simple_text(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("Hello.").thinking("hm")]));
     let ended = ground.one_prompt(&model, &[], "say hello");
@@ -31,7 +31,7 @@ pub fn simple_text(ground: &Ground) -> String {
     "one request, one result".into()
 }
 
-/// Tools have their effect, and a failing one too.
+/// Tool calls have their effect, even if they fail.
 pub fn tools(ground: &Ground) -> String {
     let file = ground.scratch.path().join("made.txt");
     let write = json!({"file_path": file, "content": "made\n"});
@@ -58,7 +58,7 @@ pub fn tools(ground: &Ground) -> String {
     format!("{messages} messages")
 }
 
-/// With partial messages the final tokens are printed.
+/// With partial messages, the final token counts are printed.
 pub fn partial_messages(ground: &Ground) -> String {
     let usage = Usage {
         output: 321,
@@ -79,7 +79,7 @@ pub fn partial_messages(ground: &Ground) -> String {
     format!("{} pieces", events.len())
 }
 
-/// A 200k window fills to 85 % and beyond without compaction, and every reading is right; a new session starts low.
+/// A window of 200k tokens fills to more than 85 % without compaction, every reading is correct, and a new session starts low.
 pub fn context_growth(ground: &Ground) -> String {
     let usage = Usage::cached(20_000).growing_by(15_000);
     let redline = WINDOW * 85 / 100;

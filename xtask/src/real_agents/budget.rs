@@ -1,4 +1,4 @@
-//! `tachikoma run --agent claude` with a budget: it is enforced during a turn, by the agent's own figures.
+//! `tachikoma run --agent claude` with a budget, which is enforced during a turn with the costs that the agent reports.
 
 use serde_json::Value;
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
@@ -6,13 +6,13 @@ use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
 use super::ground::{Ground, usages};
 use super::looping::{Looping, only, outcomes, told};
 
-/// The exit code of a loop that a budget ended.
+/// Exit code of a loop that reached its budget.
 const STOPPED: i32 = 4;
 
-/// Dollars for a million tokens of the model: written to the cache, read from it, output.
+/// Prices in dollars of a million tokens: written to the cache, read from it, output.
 const PRICES: [f64; 3] = [3.75, 0.3, 15.0];
 
-/// The cost of an answer.
+/// Returns the cost of an answer in dollars.
 #[expect(clippy::cast_precision_loss, reason = "some thousand tokens")]
 fn price(usage: &Usage) -> f64 {
     let [write, read, answer] = PRICES;
@@ -22,10 +22,10 @@ fn price(usage: &Usage) -> f64 {
     dollars / 1e6
 }
 
-/// Half a cent: during a turn the agent reports whole cents, and reports are never reduced.
+/// Tolerance in dollars. During a turn the agent reports whole cents, and reports are never reduced.
 const ROUNDING: f64 = 0.005;
 
-/// About $0.30, far below the redline.
+/// Usage of an answer that costs about $0.30 and is far below the redline.
 const DEAR: Usage = Usage {
     input: 0,
     cache_read: 0,
@@ -34,7 +34,7 @@ const DEAR: Usage = Usage {
     per_tool_result: 0,
 };
 
-/// A turn that never ends is ended when a dollar is spent, and so is a second process with the rest of the budget.
+/// An endless turn ends when a dollar is spent. A second process ends when the rest of the budget is spent.
 pub fn kept(ground: &Ground) -> String {
     let turn = Turn::bash("echo x >> calls").using(DEAR);
     let model = ScriptedModel::start(Scenario::of([turn]).for_ever());
@@ -48,7 +48,7 @@ pub fn kept(ground: &Ground) -> String {
     format!("${first:.2} of $1.00, then ${second:.2} of $2.00")
 }
 
-/// The model's log shows no more than one answer beyond the budget, and the loop knows all costs.
+/// Checks that the model gave at most one answer beyond the budget, and that the loop knows all costs.
 #[track_caller]
 fn expect_kept(events: &[Value], model: &ScriptedModel, budget: f64, rounding: f64) -> f64 {
     let triggered = only(events, "stop_condition_triggered");

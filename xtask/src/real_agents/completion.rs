@@ -1,11 +1,11 @@
-//! `tachikoma run --agent claude` to the end of the work: claims of the real agent, and their proof.
+//! `tachikoma run --agent claude` until the work is complete: claims of the real agent and how they are checked.
 
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::Ground;
 use super::looping::{LIMIT_REACHED, Looping, of_type, only, outcomes, told};
 
-/// The exit code of a loop with complete work.
+/// Exit code of a loop with completed work.
 const DONE: i32 = 0;
 
 const CLAIM: &str = "All is done.\n<promise>COMPLETE</promise>";
@@ -13,7 +13,7 @@ const CLAIM: &str = "All is done.\n<promise>COMPLETE</promise>";
 /// Number of false claims.
 const FALSE_CLAIMS: usize = 10;
 
-/// Ten false claims are refused, and the eleventh, which is true, is accepted at once.
+/// Ten false claims are rejected, and the eleventh, which is true, is accepted at once.
 pub fn claims(ground: &Ground) -> String {
     let claim = || Turn::text(CLAIM).using(Usage::cached(9_000));
     let mut turns = vec![Turn::bash("true").using(Usage::cached(8_000))];
@@ -26,7 +26,7 @@ pub fn claims(ground: &Ground) -> String {
     let settings = [
         ("STOP_CONDITIONS__MAX_TEST_FAILURE_STREAK", "0"),
         ("STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS", "0"),
-        // A hand-off would be requested in between.
+        // Reboots are disabled, because a hand-off would be requested in between.
         ("REBOOT__ENABLED", "false"),
         (
             "GATE",
@@ -47,7 +47,7 @@ pub fn claims(ground: &Ground) -> String {
 pub fn done_in_safe_mode(ground: &Ground) -> String {
     let read = serde_json::json!({ "file_path": "prompt.md" });
     let model = ScriptedModel::start(Scenario::of([
-        // A claim without work is refused.
+        // The agent does some work first, because a claim without work is rejected.
         Turn::tool("Read", read).using(Usage::cached(7_000)),
         Turn::bash("tachikoma done --reason 'all tests pass'").using(Usage::cached(8_000)),
         Turn::text("that was it").using(Usage::cached(9_000)),
@@ -65,7 +65,7 @@ pub fn done_in_safe_mode(ground: &Ground) -> String {
     "one iteration".into()
 }
 
-/// A claim after a tool call that was denied, or blocked by a hook, is refused. An allowed command is not denied.
+/// A claim after a tool call that was denied, or blocked by a hook, is rejected. An allowed command is not denied.
 pub fn denied_only(ground: &Ground) -> String {
     let claim = || Turn::text(CLAIM).using(Usage::cached(9_000));
     let tests = || Turn::bash("sh tests.sh").using(Usage::cached(8_000));
@@ -108,7 +108,7 @@ pub fn denied_only(ground: &Ground) -> String {
         .into()
 }
 
-/// A prompt that a hook refuses is a failed iteration: no request was sent.
+/// A prompt that a hook rejects is a failed iteration: no request is sent to the model.
 pub fn refused_prompt(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("never asked for")]));
     hook(ground, "UserPromptSubmit");

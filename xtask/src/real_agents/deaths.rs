@@ -1,4 +1,4 @@
-//! `tachikoma run --agent claude` with a killed runner or agent during a turn.
+//! `tachikoma run --agent claude` with a runner or agent that is killed during a turn.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::looping::{
     LIMIT_REACHED, Looping, Settings, all_events, names, of_type, outcomes, pids, told,
 };
 
-/// The agent saves its conversation with a delay; a kill in that time loses the end.
+/// Shell command that waits first. The agent saves its conversation with a delay, and a kill before that loses its end.
 const HELD: &str = "sleep 1; echo x > started; until [ -e go ]; do sleep 0.1; done";
 
 fn model() -> ScriptedModel {
@@ -45,7 +45,7 @@ fn is_gone(pid: u64) -> bool {
     !std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The conversation continues where the runner died.
+/// After the runner is killed, the conversation continues where it was.
 pub fn runner(ground: &Ground) -> String {
     let model = model();
     let events = kill_runner(ground, &model, &[]);
@@ -57,7 +57,7 @@ pub fn runner(ground: &Ground) -> String {
     "same conversation".into()
 }
 
-/// With fresh sessions, the new one has the checkpoint in its prompt.
+/// With a fresh session for each iteration, the new session has the hand-off in its prompt.
 pub fn runner_unkept(ground: &Ground) -> String {
     let model = model();
     let settings = [("SESSION__PERSIST_SESSIONS", "false")];
@@ -76,14 +76,14 @@ pub fn runner_unkept(ground: &Ground) -> String {
     "a fresh one with the checkpoint".into()
 }
 
-/// The agent dies: a failure, a backoff, and the same conversation.
+/// A killed agent is a failed iteration. After a backoff, the same conversation continues.
 pub fn agent(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 3);
     ground.await_file("started");
     let agent = *pids(&looping.events()).last().expect("an agent");
     let pid = i32::try_from(agent).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("a process id"), Signal::KILL).expect("it is ours");
+    kill_process(pid.expect("a process id"), Signal::KILL).expect("the test started this process");
     let events = looping.end(LIMIT_REACHED);
     assert_eq!(
         outcomes(&events),

@@ -1,4 +1,4 @@
-//! A model's service that answers with an error: its class, the wait, and the number of requests.
+//! A model service that answers with an error: how the error is classified, how long the loop waits, and how many requests are sent.
 //! Each row of the table in `docs/agents/claude-code.md` is one check.
 
 use std::sync::Arc;
@@ -37,10 +37,10 @@ pub const CHECKS: &[Row] = &[
     Row("refusal", refusal, USUAL),
 ];
 
-/// The agent sends two requests instead of eleven, which would take three minutes.
+/// Setting that makes the agent send two requests instead of eleven, which would take three minutes.
 const ONE_RETRY: (&str, &str) = ("AGENTS__CLAUDE__ENV__CLAUDE_CODE_MAX_RETRIES", "1");
 
-/// Answers this many requests with this turn, and all others successfully.
+/// Returns a model that answers the first `times` requests with this turn and all others successfully.
 fn wrong(turn: &Turn, times: usize) -> ScriptedModel {
     let turns = std::iter::repeat_n(turn.clone(), times);
     ScriptedModel::start(Scenario::of(turns.chain([Turn::text("well")])))
@@ -51,14 +51,14 @@ fn calls(model: &ScriptedModel) -> usize {
     model.asked_for(Kind::Main).len()
 }
 
-/// Returns the only wait of a loop, by its reason.
+/// Checks the reason of the only wait of a loop.
 #[track_caller]
 fn expect_wait(events: &[Value], reason: &str) {
     let wait = only(events, "wait_started");
     assert_eq!(wait["wait"]["reason"], reason, "{}", told(events));
 }
 
-/// Returns the text of the only failure, which has this class: none, `poisoned` or `permanent`.
+/// Checks class and text of the only failure. The class is none, `poisoned` or `permanent`.
 #[track_caller]
 fn expect_failure(events: &[Value], class: Option<&str>, words: &str) {
     let failure = &only(events, "iteration_failed")["failure"];
@@ -68,7 +68,7 @@ fn expect_failure(events: &[Value], class: Option<&str>, words: &str) {
     assert!(reason.contains(words), "{words:?} in {reason:?}");
 }
 
-/// A retry can help: one failed iteration, a backoff, and the next one in the same conversation and process.
+/// Checks an error for which a retry can help: one failed iteration, a backoff, and the next one in the same conversation and process.
 fn transient(ground: &Ground, turn: &Turn, times: usize, words: &str) -> String {
     let model = wrong(turn, times);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);
@@ -86,12 +86,12 @@ fn transient(ground: &Ground, turn: &Turn, times: usize, words: &str) -> String 
     format!("{times} calls, backoff, same conversation")
 }
 
-/// The service is overloaded: a wait that is not a failure, and the same iteration again.
+/// Checks an overloaded service: the loop waits, nothing fails, and the same iteration is repeated.
 fn limited(ground: &Ground, turn: &Turn, times: usize) -> String {
     waits(ground, turn, times, "usage_limit")
 }
 
-/// The service is unreachable: a wait that is not a failure, and the same iteration again.
+/// Checks an unreachable service: the loop waits, nothing fails, and the same iteration is repeated.
 fn outage(ground: &Ground, turn: &Turn, times: usize) -> String {
     waits(ground, turn, times, "outage")
 }
@@ -116,7 +116,7 @@ fn waits(ground: &Ground, turn: &Turn, times: usize, reason: &str) -> String {
     format!("{times} calls, waited for, the same iteration again")
 }
 
-/// A permanent error: the end, with its message and advice.
+/// Checks a permanent error: the loop ends with the message and advice.
 fn permanent(ground: &Ground, turn: &Turn, times: usize, words: &str, advice: &str) -> String {
     let model = wrong(turn, times);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(1);
@@ -131,7 +131,7 @@ fn permanent(ground: &Ground, turn: &Turn, times: usize, words: &str, advice: &s
     format!("{times} calls, the end: {advice}")
 }
 
-/// The agent recovers itself: only the number of requests shows it.
+/// Checks an error from which the agent recovers itself. Only the number of requests shows it.
 fn unnoticed(ground: &Ground, turn: &Turn, times: usize, settings: Settings<'_>) -> String {
     let model = wrong(turn, times);
     let events = Looping::start(ground, &model, settings, 1).ended(LIMIT_REACHED);
@@ -157,8 +157,7 @@ fn ending_with(reason: &str) -> Turn {
     }
 }
 
-/// 429 without a reset time.
-// complaint_40
+/// Status 429 without a reset time. Complaint 40: the loop sent requests during a usage limit.
 fn too_many(ground: &Ground) -> String {
     limited(ground, &busy(), 2)
 }
@@ -167,7 +166,7 @@ fn overloaded(ground: &Ground) -> String {
     limited(ground, &overload(), 2)
 }
 
-/// The agent's own recovery is not disturbed.
+/// The agent switches to another model itself, and the loop does not interfere.
 fn another_model(ground: &Ground) -> String {
     let fallback = "[\"--fallback-model\", \"claude-haiku-4-5\"]";
     let settings = [("AGENTS__CLAUDE__ARGS", fallback)];
@@ -181,12 +180,12 @@ fn another_model(ground: &Ground) -> String {
     format!("{} calls, answered by the other", calls(&model))
 }
 
-/// The agent waits as requested, which is not our wait.
+/// The agent itself waits as the service requests. The loop does not wait.
 fn retry_after(ground: &Ground) -> String {
     unnoticed(ground, &busy().header("retry-after", "2"), 2, &[])
 }
 
-/// It does not wait that long, and does not report the time: our wait is used, without a reset time.
+/// The agent does not wait that long and does not report the time, so the loop waits without a reset time.
 fn retry_after_long(ground: &Ground) -> String {
     limited(ground, &busy().header("retry-after", "3600"), 1)
 }
@@ -196,9 +195,9 @@ fn broken(ground: &Ground) -> String {
     outage(ground, &turn, 2)
 }
 
-/// The network is gone for more than an hour of waits, each of which is skipped: nothing is lost.
+/// The network is down for more than an hour of waits, each of which is skipped. No work is lost.
 fn network_away(ground: &Ground) -> String {
-    // 5, 10, 20, 40, 80, 160 and twelve times 300 seconds.
+    // The waits take 5, 10, 20, 40, 80, 160 and twelve times 300 seconds.
     const WAITS: usize = 18;
     let away = Arc::new(AtomicBool::new(false));
     let is_away = Arc::clone(&away);
@@ -236,19 +235,19 @@ fn closed(ground: &Ground) -> String {
     outage(ground, &Turn::fault(Fault::Closed), 2)
 }
 
-/// Twice as a stream, once without.
+/// The connection is closed twice during a stream and once during a plain answer.
 fn cut(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Cut { after: 4 });
     outage(ground, &turn, 3)
 }
 
-/// Once as a stream, once without.
+/// The answer is empty, once as a stream and once as a plain answer.
 fn empty(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::EmptyStream);
     transient(ground, &turn, 2, "empty or malformed response")
 }
 
-/// A network with a login page.
+/// The answer is a web page, as in a network with a login page.
 fn page(ground: &Ground) -> String {
     transient(ground, &Turn::fault(Fault::Html), 2, "HTML page")
 }
@@ -266,13 +265,13 @@ fn error_events(ground: &Ground) -> String {
     transient(ground, &in_the_stream(), 2, "malformed response")
 }
 
-/// The agent retries variations of it at once.
+/// The agent retries variations of a rejected request at once.
 fn bad_request(ground: &Ground) -> String {
     let turn = Turn::status(400, "invalid_request_error", "messages: no");
     transient(ground, &turn, 6, "API Error: 400")
 }
 
-/// Three continuations, then the agent's own limit.
+/// The agent continues an answer three times, then reaches its own limit.
 fn max_tokens(ground: &Ground) -> String {
     transient(
         ground,
@@ -298,7 +297,7 @@ fn no_credit(ground: &Ground) -> String {
     permanent(ground, &turn, 1, "Credit balance is too low", "account")
 }
 
-/// Nothing more fits into the conversation: a new one continues.
+/// The conversation is too large for a request, so a new one continues the work.
 fn too_large(ground: &Ground) -> String {
     let model = wrong(&Turn::status(413, "request_too_large", "too much"), 1);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);
@@ -312,7 +311,7 @@ fn too_large(ground: &Ground) -> String {
     "a fresh session".into()
 }
 
-/// The service rejects the conversation, as the agent reports: a new one continues.
+/// The service rejects the conversation, so a new one continues the work.
 fn refusal(ground: &Ground) -> String {
     let model = wrong(&ending_with("refusal"), 2);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);

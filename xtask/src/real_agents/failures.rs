@@ -1,14 +1,14 @@
-//! A failing model: the output of the agent, and its end.
+//! A failing model: what the agent prints, and how it ends.
 
 use serde_json::json;
 use tachikoma_testkit::{Fault, Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::{Ground, expect_readings, only_result};
 
-/// Any time that is far in the future.
+/// Reset time in seconds since 1970, far in the future.
 const RESET: u64 = 4_000_000_000;
 
-/// The usage limit of a subscription, with its reset as a number.
+/// The usage limit of a subscription is reported with its reset time as a number.
 pub fn usage_limit(ground: &Ground) -> String {
     let unified = |turn: Turn, name: &str, value: &str| {
         turn.header(&format!("anthropic-ratelimit-unified-{name}"), value)
@@ -24,7 +24,7 @@ pub fn usage_limit(ground: &Ground) -> String {
     let scenario = Scenario::of([Turn::bash("true"), turn]).for_ever();
     let model = ScriptedModel::start(scenario);
     let mut command = ground.one_prompt_command(&model);
-    // A subscription instead of a key; the token is a dummy too.
+    // A subscription token replaces the key. It is a dummy, too.
     command
         .env_remove("ANTHROPIC_API_KEY")
         .env("CLAUDE_CODE_OAUTH_TOKEN", "dummy");
@@ -40,11 +40,11 @@ pub fn usage_limit(ground: &Ground) -> String {
         (&json!(true), &json!("success"))
     );
     assert_eq!(result["api_error"], "usage_limit_reached");
-    assert_eq!(model.asked().len(), 2, "it does not try again");
+    assert_eq!(model.asked().len(), 2, "the agent does not retry");
     format!("resets at {RESET}")
 }
 
-/// An invalid key.
+/// An invalid key is reported.
 pub fn not_authorised(ground: &Ground) -> String {
     let turn = Turn::status(401, "authentication_error", "invalid x-api-key");
     let model = ScriptedModel::start(Scenario::of([turn]).for_ever());
@@ -63,7 +63,7 @@ pub fn not_authorised(ground: &Ground) -> String {
     format!("after {} requests", model.asked().len())
 }
 
-/// Overloaded once, then a success: one retry, no error.
+/// After one overload error the agent retries once and succeeds.
 pub fn overloaded_once(ground: &Ground) -> String {
     let overloaded = Turn::status(529, "overloaded_error", "Overloaded");
     let model = ScriptedModel::start(Scenario::of([overloaded, Turn::text("well")]));
@@ -79,7 +79,7 @@ pub fn overloaded_once(ground: &Ground) -> String {
     "one retry".into()
 }
 
-/// A stream that is cut off is requested again.
+/// After a stream ends early, the agent sends the request again.
 pub fn cut_stream(ground: &Ground) -> String {
     let cut = Turn::fault(Fault::Cut { after: 4 }).using(Usage::cached(50_000));
     let model = ScriptedModel::start(Scenario::of([cut, Turn::text("whole")]));
@@ -90,7 +90,7 @@ pub fn cut_stream(ground: &Ground) -> String {
     "asked again".into()
 }
 
-/// A silent model: the agent is silent too, until it is killed.
+/// If the model is silent, the agent is silent, too, until it is killed.
 pub fn silent_model(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::fault(Fault::NoAnswer)]));
     let mut talk = ground.talk(&model, &[]);

@@ -1,5 +1,5 @@
-//! A loop that fills its context window again and again. The model does one long task, knows only its
-//! conversation, and reads the files first in a new session: lost or repeated work shows in the files.
+//! A loop that fills its context window repeatedly. The model does one long task, knows only its conversation, and reads the files
+//! first in a new session. Lost or repeated work is visible in the files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use tachikoma_testkit::{Asked, Kind, Request, Scenario, ScriptedModel, Turn, Usa
 use super::ground::{Ground, Programs, WINDOW};
 use super::looping::{Looping, Settings, names, of_type, only, outcomes, told};
 
-/// From here on the loop sends no prompt: 3,000 tokens before the agent's own limit.
+/// Context usage in tokens from which the loop sends no prompt: 3,000 tokens before the agent's own limit.
 const HARD_LIMIT: u64 = WINDOW - 23_000 - 3_000;
 const REDLINE: u64 = WINDOW * 85 / 100;
 
-/// Prints the progress of the work.
+/// Shell command that prints the progress of the work.
 const LOOK: &str = "touch work; wc -l < work";
 
-/// One step, which depends on all steps before it.
+/// Shell command of one step, which depends on all previous steps.
 const STEP: &str = "sha256sum < work >> work; wc -l < work";
 
-/// Steps of a session after its first look, before it is full.
+/// Number of steps of a session, after it has read the progress, before it is full.
 const STEPS_PER_SESSION: u64 = 10;
 
-/// A window that this work never fills.
+/// Settings with a window that this work never fills.
 const ENDLESS: Settings<'_> = &[
     ("AGENTS__CLAUDE__MODEL", "claude-sonnet-4-5[1m]"),
     ("CONTEXT_REDLINE_PERCENT", "100"),
 ];
 
-/// The text that asks a session for its hand-off.
+/// Text in the request for a hand-off.
 const HAND_OFF_ASKED: &str = "Write its hand-off";
 
 /// How sessions fill: to just above the redline, or in one step from below it to beyond the hard limit.
@@ -38,7 +38,7 @@ const KINDS: [Usage; 2] = [
     Usage::cached(18_000).growing_by(16_500),
 ];
 
-/// A model that does this many steps.
+/// Returns a model that does this many steps.
 fn worker(steps: u64, kinds: [Usage; 2]) -> ScriptedModel {
     let mut sessions: Vec<Option<String>> = Vec::new();
     ScriptedModel::reacting(Scenario::default(), move |request| {
@@ -63,7 +63,7 @@ fn worker(steps: u64, kinds: [Usage; 2]) -> ScriptedModel {
     })
 }
 
-/// Returns the number in the last tool's output, if there was one since the last prompt.
+/// Returns the number in the output of the last tool call since the last prompt; `None` if there was none.
 fn last_output(request: &Request) -> Option<u64> {
     let message = request.body["messages"].as_array()?.last()?;
     let blocks = message["content"].as_array()?;
@@ -75,12 +75,12 @@ fn last_output(request: &Request) -> Option<u64> {
     text.lines().next()?.trim().parse().ok()
 }
 
-/// A context window that is filled again and again.
+/// A short check: a few sessions fill their context window.
 pub fn again_and_again(ground: &Ground) -> String {
     fill(ground, 5)
 }
 
-/// The same with more reboots, for the soak.
+/// Runs the same with more reboots, for the soak.
 pub fn soak(programs: &Programs, reboots: u32) -> String {
     fill(
         &Ground::new(programs, Duration::from_secs(60 + 10 * u64::from(reboots))),
@@ -127,8 +127,8 @@ fn fill(ground: &Ground, reboots: u32) -> String {
     format!("{completed} reboots, {skipped} of them beyond the hard limit, {steps} steps")
 }
 
-/// No prompt, neither an iteration nor a hand-off, is sent in a session with a last reading at the hard limit. The
-/// model would not get it: the agent refuses first.
+/// Checks that no prompt, for an iteration or a hand-off, is sent in a session with a last reading at the hard limit. The agent
+/// would refuse it before the model gets it.
 #[track_caller]
 fn expect_no_prompt_beyond(events: &[Value]) {
     let mut last = 0;
@@ -144,7 +144,7 @@ fn expect_no_prompt_beyond(events: &[Value]) {
     }
 }
 
-/// Every session but the last was replaced because it was full.
+/// Checks that every session but the last was replaced because it was full.
 #[track_caller]
 fn expect_full(asked: &[Asked]) {
     let mut fullest: BTreeMap<&Option<String>, u64> = BTreeMap::new();
@@ -160,7 +160,7 @@ fn expect_full(asked: &[Asked]) {
     assert_eq!(full + 1, fullest.len(), "all but the last were full");
 }
 
-/// The same work in one session without a limit.
+/// Does the same work in one session without a limit, and returns the result.
 fn unlimited(ground: &Ground, steps: u64) -> String {
     let other = ground.another();
     let low = Usage::cached(20_000).growing_by(10);

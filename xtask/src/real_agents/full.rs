@@ -9,7 +9,7 @@ use super::looping::{LIMIT_REACHED, Looping, PROMPT, names, of_type, only, outco
 /// A shell command that creates `started` and then waits until the test creates `go`.
 pub const HELD: &str = "echo x > started; until [ -e go ]; do sleep 0.1; done; echo whole";
 
-/// The agent gets the advice at the warning line in the same turn.
+/// The agent gets the advice at the warning threshold during the same turn.
 pub fn advice(ground: &Ground) -> String {
     let warned = Usage::cached(145_000);
     let scenario = Scenario::of([
@@ -33,7 +33,7 @@ pub fn advice(ground: &Ground) -> String {
     "in the result of the tool".into()
 }
 
-/// A message of the operator reaches the agent in the same turn, once.
+/// A message of the operator reaches the agent during the same turn, once.
 pub fn told_words(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::bash(HELD).using(Usage::cached(10_000)),
@@ -63,7 +63,7 @@ pub fn told_words(ground: &Ground) -> String {
     "in the result of the tool, once".into()
 }
 
-/// The redline: the tool ends, the turn is interrupted, the hand-off is written, and a new session has it in its prompt.
+/// At the redline, the tool call finishes, the turn is interrupted, the hand-off is written, and a new session has it in its prompt.
 pub fn redline(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let fresh = request
@@ -76,7 +76,7 @@ pub fn redline(ground: &Ground) -> String {
         } else if request.tool_results == 0 {
             Turn::bash(HELD).using(Usage::cached(171_000))
         } else {
-            // Requested before the interrupt came.
+            // The model requests this tool call before the interrupt arrives.
             Turn::bash("echo too late > late").using(Usage::cached(172_000))
         })
     });
@@ -128,7 +128,7 @@ pub fn redline(ground: &Ground) -> String {
     "85% -> 10%, hand-off in the prompt".into()
 }
 
-/// A context that crosses the hard limit during a tool, and again during the hand-off: the hand-off is used.
+/// The context crosses the hard limit during a tool call, and again during the hand-off. The hand-off is used.
 pub fn hard_limit_mid_tool(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let fresh = request
@@ -158,7 +158,7 @@ pub fn hard_limit_mid_tool(ground: &Ground) -> String {
     "hand-off written at 176000 tokens".into()
 }
 
-/// The runner is killed during the hand-off: the next one asks again, in the same conversation.
+/// The runner is killed during the hand-off. The next runner asks again in the same conversation.
 pub fn runner_dies(ground: &Ground) -> String {
     let mut asked_before = false;
     let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
@@ -197,7 +197,7 @@ pub fn runner_dies(ground: &Ground) -> String {
     "asked again".into()
 }
 
-/// Immediate: the tool is interrupted, and no hand-off is requested.
+/// With an immediate reboot, the tool call is interrupted, and no hand-off is requested.
 pub fn immediate(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::bash(HELD).using(Usage::cached(171_000)),
@@ -218,8 +218,7 @@ pub fn immediate(ground: &Ground) -> String {
     "the tool was cut".into()
 }
 
-/// The service rejects a conversation that is too long: a new session takes over.
-// complaint_53
+/// The service rejects a conversation that is too long, and a new session takes over. Complaint 53: the loop could not continue.
 pub fn too_long(ground: &Ground) -> String {
     let refused = "prompt is too long: 210000 tokens > 200000 maximum";
     let scenario = Scenario::of([
@@ -240,11 +239,11 @@ pub fn too_long(ground: &Ground) -> String {
     "a fresh session".into()
 }
 
-/// A reboot that the operator requests during a turn.
+/// The operator requests a reboot during a turn.
 pub fn by_hand(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
-        // So that the interrupt comes before it.
+        // The delay lets the interrupt arrive before the answer.
         Turn {
             delay_ms: 5_000,
             ..Turn::bash("echo too late > late").using(Usage::cached(9_100))

@@ -1,4 +1,4 @@
-//! The environment of one check: scratch directories, the agent with its own environment, and readers of its output.
+//! The environment of one check: scratch directories, the agent with its own environment, and functions that read its output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tachikoma_agents::AgentEvent;
 use tachikoma_agents::claude::Decoder;
 use tachikoma_testkit::{Ended, Kind, Scratch, ScriptedModel, Talk, Usage, await_until};
 
-/// 200,000 tokens, which a scenario can fill.
+/// A model with a window of 200,000 tokens, which a scenario can fill.
 pub const MODEL: &str = "claude-sonnet-4-5";
 pub const WINDOW: u64 = 200_000;
 
@@ -21,12 +21,12 @@ const USUAL: [&str; 3] = ["--dangerously-skip-permissions", "--model", MODEL];
 /// The environment of one check.
 pub struct Ground {
     pub scratch: Scratch,
-    /// Limit of all waits.
+    /// Time limit of all waits.
     pub patience: Duration,
     programs: Programs,
 }
 
-/// The programs.
+/// Paths of the programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
     pub claude: PathBuf,
@@ -43,12 +43,12 @@ impl Ground {
         }
     }
 
-    /// Returns another one, with the same programs.
+    /// Returns another environment with the same programs.
     pub fn another(&self) -> Self {
         Self::new(&self.programs, self.patience)
     }
 
-    /// Tachikoma in the agent's environment.
+    /// Returns a tachikoma command in the agent's environment.
     pub fn tachikoma(&self, model: &ScriptedModel, words: &[&str]) -> Command {
         let mut command = self.surrounded(&self.programs.tachikoma, model);
         command
@@ -57,7 +57,7 @@ impl Ground {
         command
     }
 
-    /// The same, with the agent for one prompt as its last arguments.
+    /// Returns a tachikoma command that runs the agent with one prompt, as a plain command.
     pub fn tachikoma_around(&self, model: &ScriptedModel, words: &[&str]) -> Command {
         let mut command = self.tachikoma(model, words);
         command
@@ -71,19 +71,19 @@ impl Ground {
         &self.programs
     }
 
-    /// The agent's program.
+    /// Returns the path of the agent.
     pub fn claude_path(&self) -> &Path {
         &self.programs.claude
     }
 
-    /// The agent with these words.
+    /// Returns a command that starts the agent with these arguments.
     fn claude(&self, model: &ScriptedModel, words: &[&str]) -> Command {
         let mut command = self.surrounded(&self.programs.claude, model);
         command.args(words);
         command
     }
 
-    /// Returns a program without the caller's environment: no account, no settings, a dummy key.
+    /// Returns a command without the caller's environment: no account, no settings, a dummy key.
     pub fn surrounded(&self, program: &Path, model: &ScriptedModel) -> Command {
         let mut command = Command::new(program);
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
@@ -102,12 +102,12 @@ impl Ground {
             .env("DISABLE_TELEMETRY", "1")
             .env("DISABLE_ERROR_REPORTING", "1")
             .env("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1")
-            // The checks run as root, in a namespace.
+            // The agent refuses some permissions as root. The checks run as root in a namespace.
             .env("IS_SANDBOX", "1");
         command
     }
 
-    /// Runs one prompt on standard input, to the end.
+    /// Runs the agent with one prompt on stdin, to the end.
     pub fn one_prompt(&self, model: &ScriptedModel, more: &[&str], prompt: &str) -> Ended {
         let words = [&OUT[..], &USUAL, more].concat();
         self.finish(&mut self.claude(model, &words), prompt)
@@ -127,7 +127,7 @@ impl Ground {
         self.claude(model, &[&OUT[..], &USUAL].concat())
     }
 
-    /// Starts the agent for prompts as JSON lines.
+    /// Starts the agent for prompts that are sent as JSON lines.
     pub fn talk(&self, model: &ScriptedModel, more: &[&str]) -> Talk {
         let words = [&OUT[..], &IN, &USUAL, more].concat();
         Talk::start(&mut self.claude(model, &words), &self.scratch)
@@ -145,8 +145,7 @@ impl Ground {
         talk.await_lines(kind, count, self.patience);
     }
 
-    /// Waits until the agent has saved a tool call: it saves its conversation with a delay, and unsaved parts
-    /// are lost when it is killed.
+    /// Waits until the agent has saved a tool call. It saves its conversation with a delay, and unsaved parts are lost when it is killed.
     pub fn await_kept_call(&self) {
         let projects = self.scratch.home().join("claude/projects");
         let kept = || {
@@ -171,7 +170,7 @@ impl Ground {
     }
 }
 
-/// Every line is a JSON object with a type.
+/// Checks that every line is a JSON object with a type.
 fn expect_decodable(ended: &Ended) {
     let text = String::from_utf8(ended.raw.clone()).expect("the output is UTF-8");
     for line in text.lines() {
@@ -195,8 +194,8 @@ pub fn only_result(ended: &Ended) -> &Value {
     results[0]
 }
 
-/// Returns the input tokens of each message of the main conversation: the last line of a message counts; sub-agents and
-/// messages that the agent created do not.
+/// Returns the input tokens of each message of the main conversation, from the last line of each message. Messages of sub-agents
+/// and those that the agent created are skipped.
 pub fn readings(ended: &Ended) -> Vec<u64> {
     let mut readings: Vec<(&str, u64)> = Vec::new();
     for line in ended.of_type("assistant") {
@@ -218,7 +217,7 @@ pub fn readings(ended: &Ended) -> Vec<u64> {
     readings.into_iter().map(|(_, sum)| sum).collect()
 }
 
-/// Returns the answers of the model in the main conversation.
+/// Returns the token counts of the model's answers in the main conversation.
 pub fn usages(model: &ScriptedModel) -> Vec<Usage> {
     let main = model.asked_for(Kind::Main).into_iter();
     main.filter_map(|asked| asked.usage).collect()
@@ -239,7 +238,7 @@ pub fn expect_readings(ended: &Ended, model: &ScriptedModel) -> usize {
     let decoded: Vec<u64> = seen
         .iter()
         .filter_map(|seen| match seen {
-            // An estimate of the agent has no answer.
+            // Estimates of the agent do not correspond to an answer.
             AgentEvent::Measured(reading) if !reading.estimated => Some(reading.tokens),
             _ => None,
         })

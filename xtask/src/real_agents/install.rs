@@ -9,24 +9,24 @@ use std::time::Duration;
 use crate::npm;
 use crate::product::{Live, text};
 
-/// The version of Claude Code. The lock file beside this file has the same.
+/// Version of Claude Code. The lock file beside this file has the same version.
 pub const VERSION: &str = "2.1.325";
 
-/// Both take a second at most, on an idle machine.
+/// Time limit for printing a version. It takes a second at most on an idle machine.
 const VERSION_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A program from npm.
 struct Package {
-    /// The name in npm.
+    /// Name of the package in npm.
     name: &'static str,
     version: &'static str,
     manifest: &'static str,
     lock: &'static str,
-    /// How npm installs it.
+    /// Function that installs the package with npm.
     fetch: fn(&Path) -> Result<(), String>,
-    /// The name of its directory.
+    /// Name of the directory of the package.
     dir: &'static str,
-    /// Possible paths of its native programs: they run without node, and npm needs no scripts to install them.
+    /// Possible paths of the native programs, which run without node and need no install scripts.
     programs: fn(&Path) -> Vec<PathBuf>,
 }
 
@@ -51,7 +51,7 @@ const OPENCODE: Package = Package {
     version: "1.18.33",
     manifest: include_str!("npm-opencode/package.json"),
     lock: include_str!("npm-opencode/package-lock.json"),
-    // The lock file has the programs for Linux and leaves others open.
+    // The lock file has the programs for Linux only, so others are installed without it.
     fetch: npm::install,
     dir: "opencode",
     programs: |dir| native(&dir.join("node_modules"), "opencode-", "bin/opencode"),
@@ -77,7 +77,7 @@ impl Package {
         }
         println!("installing {name} {version} below {}", home.display());
         let new = home.join(format!("{}-{version}.new", self.dir));
-        // Both may be left of an interrupted installation.
+        // An interrupted installation may have left both directories.
         for path in [&new, &dir] {
             if path.exists() {
                 fs::remove_dir_all(path)

@@ -1,5 +1,5 @@
-//! A network namespace with only loopback, and a process namespace that ends with its first process: a check can
-//! neither reach another machine nor leave processes.
+//! Network and process namespaces for checks: a check can reach only loopback, and all its processes end with the first process of
+//! the namespace.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::product::await_that;
 
-/// Processes that are being ended by their agent need a moment.
+/// How long to wait for processes that their agent is ending.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Without loopback even this machine is unreachable.
+/// Shell command that enables loopback, without which even this machine is unreachable.
 const LOOPBACK_UP: &str = "ip link set lo up && exec \"$@\"";
 
-/// Runs this program again with other arguments, isolated.
+/// Runs this program again in the namespaces, with other arguments.
 pub fn run_inside(words: &[&str]) -> Result<(), String> {
     let probe = unshare(&["true"]).stdin(Stdio::null()).output();
     let probe = probe.map_err(|error| {
@@ -50,7 +50,7 @@ fn unshare(words: &[&str]) -> Command {
     command
 }
 
-/// Fails if another machine is reachable, or processes of others are visible.
+/// Fails if another machine is reachable, or processes outside of the namespace are visible.
 pub fn expect_only_loopback() -> Result<(), String> {
     let table = fs::read_to_string("/proc/net/dev")
         .map_err(|error| format!("read /proc/net/dev: {error}"))?;
@@ -65,7 +65,7 @@ pub fn expect_only_loopback() -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the names in the kernel's table.
+/// Returns the names of network interfaces in the kernel's table.
 fn interfaces(table: &str) -> Vec<&str> {
     let rows = table.lines().skip(2);
     rows.filter_map(|row| row.split_once(':'))
@@ -73,7 +73,7 @@ fn interfaces(table: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Waits until only this process is left, kills the others, and returns them.
+/// Waits until only this process is left, kills the others, and returns their command lines.
 pub fn clear_away() -> Vec<String> {
     if await_that("the end of all", GRACE, || others().is_empty()).is_ok() {
         return Vec::new();

@@ -20,20 +20,19 @@ pub const CHECKS: &[Row] = &[
     Row("limit-warning", warning, USUAL),
 ];
 
-/// A subscription instead of a key; its token is a dummy too.
+/// Settings for a subscription instead of a key. The token is a dummy.
 const SUBSCRIPTION: Settings<'_> = &[
     ("AGENTS__CLAUDE__ENV__ANTHROPIC_API_KEY", ""),
     ("AGENTS__CLAUDE__ENV__CLAUDE_CODE_OAUTH_TOKEN", "dummy"),
 ];
 
-/// Limit of the time from the reset to the next request. Generous: it includes the start of the agent, which takes
-/// seconds on a busy machine.
+/// Maximum time from the reset to the next request. It includes the start of the agent, which takes seconds on a busy machine.
 const LATE_MAX: Duration = Duration::from_secs(15);
 
 /// The time from the start of the agent to its first request, on a busy machine.
 const AGENT_START: Duration = Duration::from_secs(2);
 
-/// The headers of a usage limit.
+/// Adds the headers of a usage limit to a turn.
 fn marked(turn: Turn, status: &str, reset: u64) -> Turn {
     let name = |name: &str| format!("anthropic-ratelimit-unified-{name}");
     turn.header(&name("status"), status)
@@ -42,7 +41,7 @@ fn marked(turn: Turn, status: &str, reset: u64) -> Turn {
         .header(&name("5h-utilization"), "0.93")
 }
 
-/// A service that rejects requests until this many seconds after the first one, with the times of requests.
+/// A model service that rejects requests until some seconds after the first one. It records the times of requests.
 struct Limited {
     model: ScriptedModel,
     asked: Arc<Mutex<Vec<Duration>>>,
@@ -54,7 +53,7 @@ impl Limited {
         Self::lifted_late(seconds, 0)
     }
 
-    /// Reports one reset, and rejects requests for `late` more seconds after it.
+    /// Returns a service that reports a reset time and still rejects requests for `late` seconds after it.
     fn lifted_late(seconds: u64, late: u64) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
@@ -83,7 +82,7 @@ impl Limited {
         }
     }
 
-    /// One request was rejected, one came in time after the reset, and the iteration is the same.
+    /// Checks that one request was rejected, one came in time after the reset, and both belong to the same iteration.
     fn expect_one_probe(&self, events: &[Value], late_max: Duration) -> String {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(asked.len(), 2, "one call before and one after: {asked:?}");
@@ -103,19 +102,19 @@ impl Limited {
     }
 }
 
-/// The reset in seconds since 1970.
+/// Returns the reset time in seconds since 1970.
 fn lifted(asked: &[Duration], seconds: u64) -> u64 {
     asked.first().map_or(0, Duration::as_secs) + seconds
 }
 
-// complaint_37, complaint_40
+// Complaints 37 and 40: a usage limit was taken for an answer, or requests were sent during it.
 fn waited_for(ground: &Ground) -> String {
     let limited = Limited::until(4);
     let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
     limited.expect_one_probe(&looping.ended(LIMIT_REACHED), LATE_MAX)
 }
 
-/// The service rejects once more after the reported reset, and is asked again soon.
+/// The service rejects one more request after the reported reset time, and the loop asks again soon.
 fn lifted_late(ground: &Ground) -> String {
     let limited = Limited::lifted_late(3, 8);
     let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
@@ -128,8 +127,7 @@ fn lifted_late(ground: &Ground) -> String {
     "refused twice, answered the third time".into()
 }
 
-/// The wait continues after the runner was killed.
-// complaint_42
+/// The wait continues after the runner was killed. Complaint 42: after a restart, the loop no longer waited.
 fn over_a_death(ground: &Ground) -> String {
     let limited = Limited::until(6);
     let mut looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
@@ -143,7 +141,7 @@ fn over_a_death(ground: &Ground) -> String {
     limited.expect_one_probe(&events, LATE_MAX + AGENT_START)
 }
 
-/// A warning before the limit is a reading, not a failure.
+/// A warning before the limit is recorded as a reading, not as a failure.
 fn warning(ground: &Ground) -> String {
     let turn = marked(Turn::text("well"), "allowed_warning", 4_000_000_000);
     let model = ScriptedModel::start(Scenario::of([turn]).for_ever());

@@ -1,4 +1,4 @@
-//! A loop of the real binary with the real agent: how it is started, and checks of its records.
+//! Runs a loop of the real binary with the real agent, and checks its records.
 
 use std::process::Command;
 
@@ -8,23 +8,23 @@ use tachikoma_testkit::{Ended, ScriptedModel, Talk, await_until};
 use super::ground::{Ground, MODEL, expect_sent, usages};
 use super::opencode_environment::surround;
 
-/// The exit code of a loop that met its limit.
+/// Exit code of a loop that reached its limit.
 pub const LIMIT_REACHED: i32 = 3;
 
 /// The prompt of each iteration.
 pub const PROMPT: &str = "do the next thing";
 
-/// Variables that tachikoma itself sets and that must not be set.
+/// Variables that tachikoma itself sets for agents. They must not be set when it starts.
 const OWN_VARIABLES: [&str; 3] = [
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS",
     "DISABLE_AUTOUPDATER",
     "IS_SANDBOX",
 ];
 
-/// Settings as variables: the last one counts.
+/// Settings as environment variables. If a name is repeated, the last value is used.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
 
-/// Without a pause between reboots and between iterations.
+/// Usual settings: no pauses between reboots and between iterations.
 const USUAL: [(&str, &str); 5] = [
     ("ITERATION_DELAY", "0s"),
     ("AGENTS__CLAUDE__MODEL", MODEL),
@@ -52,7 +52,7 @@ impl<'a> Looping<'a> {
         Self::with("claude", ground, model, settings, iterations)
     }
 
-    /// The same, with another agent.
+    /// Starts a loop with another agent.
     pub fn with(
         agent: &'static str,
         ground: &'a Ground,
@@ -74,12 +74,12 @@ impl<'a> Looping<'a> {
         }
     }
 
-    /// Resumes the loop of another runner.
+    /// Resumes the loop of a killed runner.
     pub fn take_up(&self) -> Self {
         self.go_on(&[])
     }
 
-    /// Resumes it with more arguments.
+    /// Resumes the loop with more arguments.
     pub fn go_on(&self, more: &[&str]) -> Self {
         let words = [&["run", "--json"][..], more].concat();
         let mut command = tachikoma(self.ground, self.model, self.settings, &words);
@@ -101,7 +101,7 @@ impl<'a> Looping<'a> {
         &mut self.talk
     }
 
-    /// Returns its records so far.
+    /// Returns the records of the loop so far.
     pub fn events(&self) -> Vec<Value> {
         events(&self.talk.lines())
     }
@@ -114,7 +114,7 @@ impl<'a> Looping<'a> {
         });
     }
 
-    /// Waits for its end, compares its readings with the model's answers, and returns its records.
+    /// Waits for the end of the loop, compares its readings with the model's answers, and returns its records.
     #[track_caller]
     pub fn end(self, code: i32) -> Vec<Value> {
         let (ground, model) = (self.ground, self.model);
@@ -123,7 +123,7 @@ impl<'a> Looping<'a> {
         events
     }
 
-    /// Waits for its end without readings, and returns its records.
+    /// Waits for the end of the loop and returns its records, without checking readings.
     #[track_caller]
     pub fn ended(self, code: i32) -> Vec<Value> {
         let Ended {
@@ -178,7 +178,7 @@ fn events(records: &[Value]) -> Vec<Value> {
     records.iter().map(event).collect()
 }
 
-/// The events of one type.
+/// Returns the events of one type.
 pub fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events
         .iter()
@@ -194,7 +194,7 @@ pub fn only<'a>(events: &'a [Value], kind: &str) -> &'a Value {
     found[0]
 }
 
-/// The types of events, in order, for messages.
+/// Returns the types of events in order, for messages.
 pub fn told(events: &[Value]) -> String {
     let word = |event: &Value| match event["type"].as_str().unwrap_or("?") {
         "warned" => format!("warned({})", event["warning"]),
@@ -204,7 +204,7 @@ pub fn told(events: &[Value]) -> String {
     events.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// The outcomes of the iterations, in order.
+/// Returns the outcomes of the iterations in order.
 pub fn outcomes(events: &[Value]) -> Vec<String> {
     let outcome = |event: &Value| match event["type"].as_str() {
         Some("iteration_completed") => event["report"]["outcome"].as_str().map(str::to_owned),
@@ -214,7 +214,7 @@ pub fn outcomes(events: &[Value]) -> Vec<String> {
     events.iter().filter_map(outcome).collect()
 }
 
-/// Returns the attempts in order: iteration and attempt.
+/// Returns iteration and attempt number of all attempts in order.
 pub fn attempts(events: &[Value]) -> Vec<(u64, u64)> {
     let number = |event: &Value, name: &str| event[name].as_u64().unwrap_or_default();
     of_type(events, "iteration_started")
@@ -231,14 +231,14 @@ pub fn names(events: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-/// The process ids of the agents, in order.
+/// Returns the process ids of the agents in order.
 pub fn pids(events: &[Value]) -> Vec<u64> {
     let launched = of_type(events, "agent_launched").into_iter();
     launched.filter_map(|event| event["pid"].as_u64()).collect()
 }
 
-/// Checks that every reading is the start or the end of an answer of the model, in order, and that the end of
-/// each was read, except for interrupted ones.
+/// Checks that every reading is the start or the end of an answer of the model, in order, and that all answers except interrupted
+/// ones were read to their end.
 #[track_caller]
 pub fn expect_readings(events: &[Value], model: &ScriptedModel) {
     let readings: Vec<u64> = of_type(events, "context_measured")

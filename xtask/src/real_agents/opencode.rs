@@ -68,7 +68,7 @@ fn conversation(ground: &Ground) -> String {
     "1 conversation, its own window".into()
 }
 
-/// Files of the work tree can be changed; the rest is denied, and the turn continues.
+/// In safe mode, files of the work tree can be changed, everything else is denied, and the turn continues.
 fn safe(ground: &Ground) -> String {
     let inside = ground.scratch.path().join("inside.txt");
     let outside = ground.scratch.home().join("outside.txt");
@@ -106,7 +106,7 @@ fn safe(ground: &Ground) -> String {
     "a file, a note, an allowed command, and three denials".into()
 }
 
-/// The agent gets the advice at the warning line in the same turn.
+/// The agent gets the advice at the warning threshold during the same turn.
 fn advice(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash("echo warm").using(Usage::cached(72_000)),
@@ -129,7 +129,7 @@ fn advice(ground: &Ground) -> String {
     "between two requests of one turn".into()
 }
 
-/// The redline: interrupted at the tool boundary, the hand-off is written, and a new session has it in its prompt.
+/// At the redline, the turn is interrupted after the tool call, the hand-off is written, and a new session has it in its prompt.
 fn redline(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let fresh = request
@@ -157,7 +157,7 @@ fn redline(ground: &Ground) -> String {
     "handed over to a fresh session".into()
 }
 
-/// A context that is too full for the model's service: no endless compaction, but a new session.
+/// If the context is too full for the model service, a new session starts instead of an endless compaction.
 fn too_long(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let fresh = request
@@ -227,7 +227,7 @@ fn no_key(ground: &Ground) -> String {
     "its sentence and a hint".into()
 }
 
-/// An unknown model.
+/// An unknown model ends the loop with advice.
 fn no_model(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let settings = [("AGENTS__OPENCODE__MODEL", "fake/none")];
@@ -239,7 +239,7 @@ fn no_model(ground: &Ground) -> String {
     "its sentence and a hint".into()
 }
 
-/// A silent model is given up, and its turn is ended in the server.
+/// A turn with a silent model times out and is aborted in the server.
 fn stall(ground: &Ground) -> String {
     let mut silent = false;
     let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
@@ -260,7 +260,7 @@ fn stall(ground: &Ground) -> String {
     "given up, and gone on in the same conversation".into()
 }
 
-/// A skipped iteration ends its tool, and the conversation continues.
+/// Skipping an iteration ends its tool call, and the conversation continues.
 fn skip(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
@@ -286,7 +286,7 @@ fn skip(ground: &Ground) -> String {
     "its tool ended, same conversation".into()
 }
 
-/// Returns the server's process, from its supervisor.
+/// Returns the process id of the server, from the server file.
 fn server(ground: &Ground) -> Option<Pid> {
     let path = ground
         .scratch
@@ -298,10 +298,10 @@ fn server(ground: &Ground) -> Option<Pid> {
 
 pub(super) fn kill_server(ground: &Ground) {
     let server = server(ground).expect("a server");
-    kill_process(server, Signal::KILL).expect("it is ours");
+    kill_process(server, Signal::KILL).expect("the test started this process");
 }
 
-/// The interrupted turn continues in the same conversation, with its prompt once.
+/// After the server is killed, the turn continues in the same conversation, with its prompt once.
 fn server_dies(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
@@ -323,7 +323,7 @@ fn server_dies(ground: &Ground) -> String {
     "same conversation, one prompt".into()
 }
 
-/// A server without its data gets a new conversation with the checkpoint.
+/// A server that lost its data gets a new conversation with the hand-off.
 fn forgotten(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("one"), Turn::text("two")]));
     let looping = start(ground, &model, &[], 1);
@@ -353,7 +353,7 @@ fn forgotten(ground: &Ground) -> String {
     "a fresh one with the checkpoint".into()
 }
 
-/// The conversation continues where the runner died, and the server with it.
+/// After the runner and its server are killed, the conversation continues.
 fn runner_dies(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::text("one").using(Usage::cached(9_000)),
@@ -378,7 +378,7 @@ fn runner_dies(ground: &Ground) -> String {
     "same conversation, no prompt twice".into()
 }
 
-/// Without a server: one process for every iteration, and one conversation.
+/// Without a server, every iteration has its own process, and all share one conversation.
 fn once(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash("echo one > one").using(Usage::cached(9_000)),

@@ -7,11 +7,11 @@ use tachikoma_testkit::ScriptedModel;
 
 use super::ground::Ground;
 
-/// The name of the scripted model there, and its context window.
+/// Name of the scripted model in OpenCode, and its context window in tokens.
 pub const MODEL: &str = "fake/fake-1";
 pub const WINDOW: u64 = 100_000;
 
-/// Sets the agent's environment: the scripted model is the only one, and nothing leaves the machine.
+/// Sets the agent's environment: the scripted model is the only one, and no request leaves the machine.
 pub fn surround(command: &mut Command, ground: &Ground, model: &ScriptedModel) {
     let models =
         json!({"fake-1": {"name": "fake-1", "limit": {"context": WINDOW, "output": 8192}}});

@@ -1,5 +1,5 @@
-//! Kills the real OpenCode server during tools while a loop uses it, and measures how soon the model gets a request again,
-//! compared to the minimum: a bare server, and a client that knows the conversation.
+//! Kills the real OpenCode server during tool calls while a loop uses it. Measures how soon the model gets a request again,
+//! compared to the minimum: a plain server and a client that knows the conversation.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -18,10 +18,10 @@ use super::{Row, USUAL};
 
 pub const CHECKS: &[Row] = &[Row("opencode-kills", sample, USUAL)];
 
-/// Kills that every change has to pass.
+/// Number of kills in the check that every change has to pass.
 const SAMPLE: u32 = 2;
 
-/// Measurements of the bare server.
+/// Number of measurements of the plain server.
 const BARE_ROUNDS: usize = 3;
 
 fn sample(ground: &Ground) -> String {
@@ -37,7 +37,7 @@ pub fn soak(programs: &Programs, kills: u32) -> String {
 }
 
 fn kill(ground: &Ground, kills: u32) -> String {
-    // Each prompt is a slow tool that leaves a mark, and then a text.
+    // The answer to each prompt is a slow tool call that writes a mark, and then a text.
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let messages = request.body["messages"].as_array();
         let last = messages.and_then(|all| all.last());
@@ -83,7 +83,7 @@ fn kill(ground: &Ground, kills: u32) -> String {
     )
 }
 
-/// Measures the minimum: the server starts, gets a prompt in the conversation, and asks its model.
+/// Measures the minimum: the server starts, gets a prompt in the conversation, and sends a request to its model.
 fn bare(ground: &Ground, model: &ScriptedModel, session: &str) -> Duration {
     let before = model.asked_for(Kind::Main).len();
     let mut command = ground.surrounded(&ground.programs().opencode, model);
@@ -119,9 +119,9 @@ fn bare(ground: &Ground, model: &ScriptedModel, session: &str) -> Duration {
         model.asked_for(Kind::Main).len() > before
     });
     let took = began.elapsed();
-    server.kill().expect("it is ours");
+    server.kill().expect("the test started this process");
     server.wait().expect("it ends");
-    // Its tool, which only this code ends.
+    // The tool of the killed server is ended here.
     isolation::clear_away();
     took
 }

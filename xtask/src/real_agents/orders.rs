@@ -19,7 +19,7 @@ fn model() -> ScriptedModel {
     ]))
 }
 
-/// Checks that the agent was only interrupted by messages, never by signals, and that its process is the same.
+/// Checks that the agent was interrupted only by messages, never by signals, and that its process did not change.
 #[track_caller]
 fn expect_words_only(events: &[Value]) {
     for rung in of_type(events, "rung_climbed") {
@@ -29,7 +29,7 @@ fn expect_words_only(events: &[Value]) {
     assert_eq!(names(events).len(), 1, "one conversation");
 }
 
-/// Stop: the tool ends first, then everything.
+/// A stop waits for the end of the tool call and then ends the agent.
 pub fn stop(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 0);
@@ -45,7 +45,7 @@ pub fn stop(ground: &Ground) -> String {
     "after the tool".into()
 }
 
-/// Stop at once: the tool is interrupted.
+/// An immediate stop interrupts the tool call.
 pub fn stop_now(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 0);
@@ -58,7 +58,7 @@ pub fn stop_now(ground: &Ground) -> String {
     "by a word".into()
 }
 
-/// Pause at once: the turn is interrupted, the process stays, and the conversation continues.
+/// An immediate pause interrupts the turn. The process keeps running, and the conversation continues.
 pub fn pause_now(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 2);
@@ -79,7 +79,7 @@ pub fn pause_now(ground: &Ground) -> String {
     "same process, same conversation".into()
 }
 
-/// Pause: after the turn, and its tool is not interrupted.
+/// A pause starts after the turn and does not interrupt its tool call.
 pub fn pause(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 2);
@@ -94,7 +94,7 @@ pub fn pause(ground: &Ground) -> String {
     "after the turn".into()
 }
 
-/// Skip: the turn is interrupted, and the next prompt goes to the same process.
+/// A skip interrupts the turn, and the same process gets the next prompt.
 pub fn skip(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 2);

@@ -1,4 +1,4 @@
-//! The real agent as a plain command.
+//! The real agent, run as a plain command.
 
 use rustix::process::Signal;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Talk, Turn};
@@ -21,7 +21,7 @@ fn run(ground: &Ground, model: &ScriptedModel, limit: &str) -> Talk {
     Talk::start(&mut ground.tachikoma_around(model, &words), &ground.scratch)
 }
 
-/// The real agent as a plain command: one prompt for each iteration, each in its own conversation.
+/// As a plain command, the agent gets one prompt in each iteration, each in its own conversation.
 pub fn as_command(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("one"), Turn::text("two")]));
     let ended = run(ground, &model, "2").end(ground.patience);

@@ -1,4 +1,4 @@
-//! `tachikoma opencode up` with the real `opencode serve`: each way in which it ends, and what follows.
+//! `tachikoma opencode up` with the real `opencode serve`: each way in which the server ends, and how the supervisor reacts.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -20,14 +20,14 @@ pub const CHECKS: &[Row] = &[
     Row("server-command", another_command, USUAL),
 ];
 
-/// A supervisor with the real server. Killed when dropped.
+/// A supervisor of the real server, which is killed when dropped.
 struct Up<'a> {
     ground: &'a Ground,
     child: Child,
 }
 
 impl<'a> Up<'a> {
-    /// Starts one with these lines of `[opencode]`.
+    /// Starts a supervisor with these lines of `[opencode]`.
     fn start(ground: &'a Ground, settings: &str) -> Self {
         let program = ground.programs().opencode.display();
         let command = match settings.contains("serve_command") {
@@ -43,7 +43,7 @@ impl<'a> Up<'a> {
         Self { ground, child }
     }
 
-    /// Returns its output.
+    /// Returns the output of the supervisor.
     fn said(&self) -> String {
         fs::read_to_string(self.ground.scratch.home().join("up")).unwrap_or_default()
     }
@@ -55,7 +55,7 @@ impl<'a> Up<'a> {
         serde_json::from_slice(&output).expect("JSON")
     }
 
-    /// Waits until the server of this start has the wanted state.
+    /// Waits until the server with this start number has the given state.
     #[track_caller]
     fn until(&self, state: &str, generation: u64) -> Value {
         let mut last = Value::Null;
@@ -66,7 +66,7 @@ impl<'a> Up<'a> {
         last
     }
 
-    /// Ends it, and returns its output.
+    /// Stops the supervisor and returns its output.
     fn stop(mut self) -> String {
         let mut command = tachikoma(self.ground);
         let status = command
@@ -87,7 +87,7 @@ impl Drop for Up<'_> {
     }
 }
 
-/// Returns Tachikoma with its own home, and without downloads of the server.
+/// Returns a tachikoma command with its own home, in which the server downloads nothing.
 fn tachikoma(ground: &Ground) -> Command {
     let home = ground.scratch.home();
     let mut command = Command::new(&ground.programs().tachikoma);
@@ -115,7 +115,7 @@ fn kill(status: &Value, signal: Signal) {
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.and_then(Pid::from_raw).expect("a process");
-    kill_process(pid, signal).expect("it is ours");
+    kill_process(pid, signal).expect("the test started this process");
 }
 
 pub fn crash(ground: &Ground) -> String {
@@ -142,7 +142,7 @@ pub fn crash(ground: &Ground) -> String {
     format!("first ready after {start:.1?}, back after {back:.1?} with a delay of 0.7 s")
 }
 
-/// The real server never exits with 0 itself; a wrapper around it does.
+/// A server that exits with 0 is restarted. The real server never does that itself, so a wrapper exits with 0.
 pub fn unexpected_exit(ground: &Ground) -> String {
     let program = ground.programs().opencode.display();
     let script = format!(
@@ -200,7 +200,7 @@ pub fn no_restarts(ground: &Ground) -> String {
     "a crash was only logged".into()
 }
 
-/// `kill -9` of the server: it is restarted after the delay, and the delay grows after three quick kills.
+/// After `kill -9`, the server is restarted after the delay, and the delay grows after three quick kills.
 pub fn kills(ground: &Ground) -> String {
     let up = Up::start(ground, "restart_delay_ms = 100");
     let mut back = Vec::new();
@@ -224,7 +224,7 @@ pub fn kills(ground: &Ground) -> String {
     format!("back after {back:.1?}")
 }
 
-/// The real server with another command line.
+/// A reload changes the command line of the real server.
 pub fn another_command(ground: &Ground) -> String {
     let program = ground.programs().opencode.display();
     let settings = format!("serve_command = \"env 'A=b c' '{program}' serve --print-logs\"");

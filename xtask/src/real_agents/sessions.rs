@@ -1,4 +1,4 @@
-//! Conversations that continue after their process.
+//! Conversations that continue after their process has ended.
 
 use serde_json::Value;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn};
@@ -35,7 +35,7 @@ pub fn resume(ground: &Ground) -> String {
 
 /// A conversation continues after its process was killed during a tool.
 pub fn resume_after_kill(ground: &Ground) -> String {
-    // The tool ends by itself: it survives the agent.
+    // The tool survives the agent and ends by itself later.
     let tool = Turn::bash("echo x > started; until [ -e gone ]; do sleep 0.1; done");
     let model = ScriptedModel::start(Scenario::of([tool, Turn::text("on we go")]));
     let mut talk = ground.talk(&model, &[]);

@@ -1,14 +1,14 @@
-//! `tachikoma run --agent claude` with a wrong set-up of Claude Code: the user sees the agent's own message.
+//! `tachikoma run --agent claude` with a wrong setup of Claude Code: the user sees the agent's own message.
 
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn};
 
 use super::ground::Ground;
 use super::looping::{Looping, Settings, only, told};
 
-/// The first failure ends the loop.
+/// Setting that ends the loop at the first failure.
 const ONCE: (&str, &str) = ("STOP_CONDITIONS__MAX_CONSECUTIVE_FAILURES", "1");
 
-/// Runs a loop that fails at once, and returns its reason.
+/// Runs a loop that fails at once, and returns the reason.
 fn why(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> String {
     let settings = [&[ONCE][..], settings].concat();
     let events = Looping::start(ground, model, &settings, 1).ended(1);
@@ -24,7 +24,7 @@ fn expect(reason: &str, words: &[&str]) {
     }
 }
 
-/// No key, no login.
+/// Without a key or login, the loop reports that the agent is not logged in.
 pub fn not_logged_in(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let settings = [("AGENTS__CLAUDE__ENV__ANTHROPIC_API_KEY", "")];
@@ -34,7 +34,7 @@ pub fn not_logged_in(ground: &Ground) -> String {
     "its sentence and a hint".into()
 }
 
-/// A model that the service does not have.
+/// An unknown model of the service is reported.
 pub fn wrong_model(ground: &Ground) -> String {
     let turn = Turn::status(404, "not_found_error", "model: claude-nonesuch");
     let model = ScriptedModel::start(Scenario::of([turn]).for_ever());
@@ -44,7 +44,7 @@ pub fn wrong_model(ground: &Ground) -> String {
     "its sentence and a hint".into()
 }
 
-/// An argument of the user that this version does not know.
+/// An unknown argument of the agent is reported.
 pub fn unknown_flag(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let settings = [("AGENTS__CLAUDE__ARGS", "[\"--flag-of-the-future\"]")];
@@ -56,7 +56,7 @@ pub fn unknown_flag(ground: &Ground) -> String {
     "its last words".into()
 }
 
-/// The agent's own file is not JSON.
+/// An invalid settings file of the agent is reported.
 pub fn broken_settings(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let own = ground.scratch.home().join("claude");
@@ -67,7 +67,7 @@ pub fn broken_settings(ground: &Ground) -> String {
     "its sentence".into()
 }
 
-/// A settings file that does not exist.
+/// A missing settings file is reported.
 pub fn no_settings(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let settings = [("AGENTS__CLAUDE__ARGS", "[\"--settings\", \"nowhere.json\"]")];

@@ -1,5 +1,4 @@
-//! A silent model: the iteration is ended, with the last activity, and the next one continues in the same
-//! conversation.
+//! A silent model: the iteration times out, the message names the last activity, and the next iteration continues in the same conversation.
 
 use serde_json::Value;
 use tachikoma_testkit::{Fault, Kind, Scenario, ScriptedModel, Turn};
@@ -28,7 +27,7 @@ fn run(ground: &Ground, turn: Turn, settings: Settings<'_>) -> (Vec<Value>, usiz
     (events, model.asked_for(Kind::Main).len())
 }
 
-/// Ended by this timeout, then a success.
+/// Checks that the first iteration ends with this timeout and the next one succeeds.
 fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
     let settings = [SILENCE, ("SESSION__TOOL_TIMEOUT", "3s")];
     let (events, calls) = run(ground, turn, &settings);
@@ -53,13 +52,12 @@ fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
     format!("{timeout}; last seen: {last}")
 }
 
-/// The request is accepted and never answered. The agent would wait for six minutes, and try eleven times.
-// complaint_3
+/// The request is accepted and never answered. The agent would wait for six minutes and retry ten times. Complaint 3: the loop hung.
 fn never_answers(ground: &Ground) -> String {
     stalled(ground, Turn::fault(Fault::NoAnswer), "silence", "output, ")
 }
 
-/// The agent's own timeout, shortened: it reports an outage itself, and the loop waits.
+/// With its own, shortened timeout, the agent reports an outage itself, and the loop waits.
 fn own_timeout(ground: &Ground) -> String {
     let settings = [
         ("AGENTS__CLAUDE__ENV__API_TIMEOUT_MS", "1500"),
@@ -78,26 +76,23 @@ fn own_timeout(ground: &Ground) -> String {
     limited["reason"].to_string()
 }
 
-/// An answer begins and stops. The agent would wait for five minutes.
-// complaint_2, complaint_3
+/// An answer starts and stops. The agent would wait for five minutes. Complaints 2 and 3: the loop hung.
 fn goes_silent(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Silence { after: 4 });
     stalled(ground, turn, "silence", "an answer, ")
 }
 
-/// An answer begins, and then only pings come: the agent would wait forever.
-// complaint_3
+/// An answer starts, and then only pings follow. The agent would wait forever. Complaint 3: the loop hung.
 fn pings_only(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Pings {
         after: 4,
-        // Slower than the reader combines events, so that each ping is an event, and faster than the timeout.
+        // The interval is longer than the time in which events are combined, so that each ping is an event, and shorter than the timeout.
         every_ms: 700,
     });
     stalled(ground, turn, "silence", "an answer, ")
 }
 
-/// Ten words in a second, for longer than the timeout: each of them counts.
-// complaint_10
+/// Ten words per second, for longer than the timeout, do not cause a timeout. Complaint 10: busy agents were killed.
 fn slow_answer(ground: &Ground) -> String {
     let turn = Turn::text("word ".repeat(60)).in_pieces(5, 100);
     let (events, calls) = run(ground, turn, &[SILENCE]);
@@ -117,8 +112,7 @@ fn slow_answer(ground: &Ground) -> String {
     "6 s with a timeout of 1 s".into()
 }
 
-/// A tool that is silent for longer than the timeout, with its own timeout.
-// complaint_10
+/// A tool call that prints nothing for longer than the timeout has its own timeout. Complaint 10: busy agents were killed.
 fn busy_tool(ground: &Ground) -> String {
     let turn = Turn::bash("timeout 20 sh -c 'for i in 1 2 3 4 5; do sleep 1; done'");
     let (events, calls) = run(ground, turn, &[SILENCE]);
@@ -138,8 +132,7 @@ fn busy_tool(ground: &Ground) -> String {
     "5 s with a timeout of 1 s".into()
 }
 
-/// A tool that does not end.
-// complaint_11
+/// A tool call that never ends causes a timeout. Complaint 11: the agent lost its conversation after a timeout.
 fn stuck_tool(ground: &Ground) -> String {
     let turn = Turn::bash("for i in $(seq 600); do sleep 1; done");
     stalled(ground, turn, "tool", "tool Bash: ")

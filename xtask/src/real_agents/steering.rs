@@ -5,12 +5,12 @@ use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::{Ground, WINDOW, expect_readings};
 
-/// The agent refuses to sleep, so it counts.
+/// Returns a long tool call. It counts, because the agent refuses to run `sleep`.
 fn long_tool() -> Turn {
     Turn::bash("echo x > started; for i in $(seq 600); do sleep 1; done")
 }
 
-/// Two prompts, one process, one conversation.
+/// Two prompts use one process and one conversation.
 pub fn two_prompts(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("one"), Turn::text("two")]));
     let mut talk = ground.talk(&model, &[]);
@@ -50,7 +50,7 @@ pub fn context_question(ground: &Ground) -> String {
     "140003 of 200000".into()
 }
 
-/// An interrupt ends tool and turn, and the process continues.
+/// An interrupt ends the tool call and the turn, and the process continues.
 pub fn interrupt_mid_tool(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([long_tool(), Turn::text("after")]));
     let mut talk = ground.talk(&model, &[]);
@@ -72,7 +72,7 @@ pub fn interrupt_mid_tool(ground: &Ground) -> String {
     "and then the next prompt".into()
 }
 
-/// A message during a tool is part of the same turn.
+/// A message that is sent during a tool call belongs to the same turn.
 pub fn message_mid_tool(ground: &Ground) -> String {
     let waiting = "echo x > started; until [ -e go ]; do sleep 0.1; done";
     let scenario = Scenario::of([Turn::bash(waiting), Turn::text("not this")])
@@ -82,7 +82,7 @@ pub fn message_mid_tool(ground: &Ground) -> String {
     talk.prompt("work");
     ground.await_file("started");
     let message = json!({"role": "user", "content": "please wrap up"});
-    // With an id the agent reports the state of the message.
+    // If the message has an id, the agent reports its state.
     let line = json!({
         "type": "user", "uuid": "35167799-3918-4a8d-aa6b-a5d079728122", "message": message,
     });

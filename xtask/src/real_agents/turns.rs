@@ -49,7 +49,7 @@ pub fn one_conversation(ground: &Ground) -> String {
     "3 prompts, 1 process".into()
 }
 
-/// Every iteration has its own conversation and process.
+/// With a fresh session for each iteration, every iteration has its own conversation and process.
 pub fn fresh_each_iteration(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::text("one").using(Usage::cached(9_100)),
@@ -71,7 +71,7 @@ pub fn fresh_each_iteration(ground: &Ground) -> String {
     "3 conversations, no reboot".into()
 }
 
-/// Every iteration has its own process, and all of them one conversation.
+/// With a process for each iteration, all processes share one conversation.
 pub fn process_each_iteration(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::text("one").using(Usage::cached(9_100)),
@@ -92,8 +92,7 @@ pub fn process_each_iteration(ground: &Ground) -> String {
     "1 conversation, 3 processes".into()
 }
 
-/// The work and the result of a sub-agent are complete when the turn ends: complaint 20.
-// complaint_20
+/// The work and the result of a sub-agent are complete when the turn ends. Complaint 20: the agent worked on in the background.
 pub fn nothing_in_the_background(ground: &Ground) -> String {
     let task = json!({
         "description": "count", "prompt": "count all the beans", "subagent_type": "general-purpose",
@@ -115,8 +114,7 @@ pub fn nothing_in_the_background(ground: &Ground) -> String {
     "its file and its words are there".into()
 }
 
-/// Without permission, nothing is written outside of the work tree: complaint 17.
-// complaint_17
+/// Without permission, nothing is written outside of the work tree. Complaint 17: the agent changed other directories.
 pub fn outside_is_denied(ground: &Ground) -> String {
     let other = ground.scratch.home().join("elsewhere.txt");
     let write = json!({"file_path": other, "content": "not mine\n"});

@@ -1,5 +1,5 @@
-//! Installs the real runners: pinned versions from npm and PyPI, with checksums, in the target directory. cargo, nextest, node and
-//! perl are those of the machine.
+//! Installs the real test runners into the target directory: pinned versions from npm and PyPI, with checksums. cargo, nextest,
+//! node and perl are those of the machine.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ const MANIFEST: &str = include_str!("pinned/package.json");
 const LOCK: &str = include_str!("pinned/package-lock.json");
 const REQUIREMENTS: &str = include_str!("pinned/requirements.txt");
 
-/// Go alone has 75 MB.
+/// Time limit of an installation. Go alone has 75 MB.
 const INSTALL_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Required programs, with a hint if one is missing.
@@ -34,7 +34,7 @@ const NEEDED: [(&str, &[&str], &str); 5] = [
     ("prove", &["--version"], "Debian: apt-get install perl"),
 ];
 
-/// The directory of all installations.
+/// Returns the directory of all installations.
 pub fn home() -> Result<PathBuf, String> {
     Ok(npm::target_dir()?.join("real-runners"))
 }
@@ -117,14 +117,14 @@ impl Installed {
         })
     }
 
-    /// Lets projects below `dir` find the packages of npm.
+    /// Links the packages of npm into `dir`, so that projects below it find them.
     pub fn link_into(&self, dir: &Path) -> Result<(), String> {
         symlink(&self.modules, dir.join("node_modules")).map_err(text)
     }
 }
 
-/// Sets an environment that does not change the output and keeps caches out of the home directory. `cache` is shared, because
-/// Go would otherwise compile its standard library each time, which takes longer than all the rest.
+/// Sets variables so that the output is always the same and caches are outside of the home directory. `cache` is shared, because
+/// Go would otherwise compile its standard library each time.
 pub fn cloud_environment(command: &mut Command, ground: &Path, cache: &Path) {
     for (name, _) in std::env::vars_os() {
         let foreign = [
@@ -162,7 +162,7 @@ fn once(
         return Ok(dir.to_owned());
     }
     println!("installing below {}", dir.display());
-    // It may be left of an interrupted installation.
+    // An interrupted installation may have left the directory.
     if dir.exists() {
         fs::remove_dir_all(dir).map_err(|error| format!("remove {}: {error}", dir.display()))?;
     }
@@ -232,6 +232,6 @@ mod tests {
             Ok(())
         })
         .expect("installed");
-        assert_eq!(times, 3, "what was cut off is made anew");
+        assert_eq!(times, 3, "an interrupted installation is repeated");
     }
 }

@@ -1,5 +1,5 @@
-//! Checks the records of a loop after a fault: no record is missing, no iteration counts twice, the totals are
-//! right, the snapshot agrees, and no acknowledged record is lost.
+//! Checks the records of a loop after a fault: no record is missing, no iteration counts twice, the totals are correct, the
+//! snapshot agrees, and no acknowledged record is lost.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tachikoma_loop_runner::store::{backup, journal, layout, loops};
 
 use crate::encryption::encryption_of;
 
-/// The snapshot of a loop, relative to its working directory.
+/// Path of the snapshot of a loop, relative to its working directory.
 pub const SNAPSHOT: &str = ".ralph/state.json";
 
 /// The number of an iteration, and of its attempt.
@@ -50,7 +50,7 @@ fn check_replay(loop_id: LoopId, records: &[Record]) -> Result<(), String> {
     }
 }
 
-/// The records of a loop that passed the checks.
+/// The records of a loop, which passed the checks.
 #[derive(Debug)]
 pub struct Books {
     pub state: State,
@@ -59,7 +59,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// Reads the records of the current loop, if there is one, and checks them.
+    /// Reads and checks the records of the current loop; `None` if there is no loop.
     pub fn read(working_dir: &Path) -> Result<Option<Self>, String> {
         let text = |error| tachikoma_loop_runner::chain(&error);
         let snapshot = working_dir.join(SNAPSHOT);
@@ -131,7 +131,7 @@ impl Books {
         }
     }
 
-    /// Checks that each printed record is in the journal, unchanged. The last line may be incomplete.
+    /// Checks that each printed record is in the journal, unchanged. The last printed line may be incomplete.
     pub fn expect_printed(&self, printed: &str) -> Result<(), String> {
         for line in printed.split_inclusive('\n') {
             let Some(line) = line.strip_suffix('\n') else {
@@ -149,7 +149,7 @@ impl Books {
         Ok(())
     }
 
-    /// Checks that each agent ran for an attempt in the journal, and no attempt had two.
+    /// Checks that each agent ran for an attempt in the journal, and that no attempt had two agents.
     pub fn expect_ran(&self, ran: &[Attempt]) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         for attempt in ran {
@@ -186,7 +186,7 @@ fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
     Ok(())
 }
 
-/// The state of the iterations, record by record.
+/// State of the iterations while the records are read.
 #[derive(Debug, Default)]
 struct Ledger {
     latest: Attempt,
@@ -195,7 +195,7 @@ struct Ledger {
     starts: BTreeSet<Attempt>,
 }
 
-/// The state of the latest attempt.
+/// State of the latest attempt.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Fate {
     #[default]
@@ -213,7 +213,7 @@ impl Ledger {
             LoopEvent::AttemptCut {
                 iteration, attempt, ..
             } => self.cut((*iteration, *attempt)),
-            // It ended before it got its prompt, which another one gets.
+            // The agent exited before it got its prompt, and another agent gets it.
             LoopEvent::AgentExited { .. } if self.fate == Fate::Open => self.cut(self.latest),
             LoopEvent::IterationCompleted { report, .. } => self.end(report.iteration),
             LoopEvent::IterationFailed { iteration, .. } => self.end(*iteration),

@@ -1,5 +1,5 @@
-//! Sets the wall clock while a loop works or waits, with libfaketime and the unmodified binary: no timeout
-//! comes early, none is lost, no wait is endless, and the journal's time never decreases.
+//! Changes the wall clock while a loop works or waits, with libfaketime and the unmodified binary. No timeout comes early or is
+//! lost, no wait is endless, and the time in the journal never decreases.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that, text};
 
-/// Paths of the library in distributions.
+/// Directories in which distributions install the library.
 const PLACES: [&str; 3] = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
 const LIBRARY: &str = "faketime/libfaketime.so.1";
 
-/// Works for a second. The loop's clock does not apply to it.
+/// Script of an agent that works for a second with the real clock.
 pub const WORKING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1";
 
-/// Never ends.
+/// Script of an agent that never ends.
 pub const HANGING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1000";
 
-/// Timeouts of the loop: of a working agent, which never needs them, and of one that hangs.
+/// Timeouts of the loop: `GENEROUS` for a working agent, which never needs it, and `STRICT` for one that hangs.
 const GENEROUS: Duration = Duration::from_secs(20);
 const STRICT: Duration = Duration::from_secs(2);
 
-/// The delay that a busy machine may add.
+/// Delay that a busy machine may add.
 pub const LATE: Duration = Duration::from_secs(10);
 
-/// The clock is set by this much.
+/// Changes of the clock.
 const HOURS: [&str; 2] = ["+5h", "-5h"];
 
-/// A record that is this much later than the first shows that the clock was set.
+/// If a record is this much later than the first one, the clock was changed.
 pub const AHEAD: Duration = Duration::from_secs(4 * 3600);
 
-/// The state of a loop when the clock is set.
+/// State of a loop when the clock is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Working,
@@ -97,7 +97,7 @@ fn set(product: &Path, library: &Path, at: At, offset: &str) -> Result<(), Strin
             victim.printed().contains("\"wait_started\"")
         })?;
     } else {
-        // Well before either is due to end.
+        // The clock is changed well before the work or the wait ends.
         thread::sleep(Duration::from_millis(300));
     }
     fs::write(&clock, offset).map_err(text)?;
@@ -116,7 +116,7 @@ fn set(product: &Path, library: &Path, at: At, offset: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// Replaces the wall clock by one that can be set; the monotonic clock is not changed.
+/// Replaces the wall clock of a command by one that can be changed. The monotonic clock is not affected.
 pub fn fake(command: &mut Command, library: &Path, clock: &Path) {
     command
         .env("LD_PRELOAD", library)
@@ -126,7 +126,7 @@ pub fn fake(command: &mut Command, library: &Path, clock: &Path) {
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
 }
 
-/// Both iterations succeed, in the time that they and a wait take.
+/// Checks that both iterations succeed and take no longer than expected.
 fn expect_success(victim: &Victim, runner: Live) -> Result<(), String> {
     let since = Instant::now();
     let code = runner.wait(PATIENCE)?;
@@ -140,7 +140,7 @@ fn expect_success(victim: &Victim, runner: Live) -> Result<(), String> {
             victim.printed()
         ));
     }
-    // A second for each iteration, two for a wait.
+    // Each iteration takes a second, and the wait two.
     let expected = Duration::from_secs(4);
     match took <= expected + LATE {
         true => Ok(()),
@@ -148,7 +148,7 @@ fn expect_success(victim: &Victim, runner: Live) -> Result<(), String> {
     }
 }
 
-/// The first iteration is ended by its timeout: not early, and not much later.
+/// Checks that the first iteration ends with its timeout, neither early nor much later.
 fn expect_timeout(victim: &Victim, runner: Live, started: Instant) -> Result<(), String> {
     let since = Instant::now();
     await_that("the timeout", PATIENCE, || {
@@ -158,7 +158,7 @@ fn expect_timeout(victim: &Victim, runner: Live, started: Instant) -> Result<(),
     victim.ground().stop(runner)?;
     victim.expect_nobody()?;
     victim.audit()?;
-    // The time before the change of the clock is unknown; it is at least 0.
+    // The time before the clock change is unknown, but at least 0.
     match took_in_all >= STRICT && took <= STRICT + LATE {
         true => Ok(()),
         false => Err(format!(
@@ -167,7 +167,7 @@ fn expect_timeout(victim: &Victim, runner: Live, started: Instant) -> Result<(),
     }
 }
 
-/// Returns whether the journal's time went further than the run can have taken.
+/// Returns whether the time in the journal advanced more than the run can have taken.
 fn has_jumped(victim: &Victim) -> Result<bool, String> {
     let (first, last) = victim.span()?;
     Ok(last.since(first) >= AHEAD)

@@ -1,4 +1,4 @@
-//! Random moments and positions.
+//! Random times and positions.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

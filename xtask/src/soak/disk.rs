@@ -1,5 +1,5 @@
-//! A simulated disk with power cuts: it keeps the synced content of files, and the entries that a directory had when it was
-//! synced. It can also be full, or read-only.
+//! A simulated disk with power failures: it keeps the synced content of files and the synced entries of directories. It can also
+//! be full or read-only.
 
 mod mount;
 
@@ -15,7 +15,7 @@ pub use mount::Mounted;
 /// The number of a file or directory.
 type Number = u64;
 
-/// The root directory, as FUSE numbers it.
+/// Number of the root directory, as defined by FUSE.
 const ROOT: Number = 1;
 
 #[derive(Debug)]
@@ -25,22 +25,22 @@ pub struct Disk {
     pub fault: Option<Fault>,
 }
 
-/// The fault of the disk.
+/// A simulated fault of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The power is gone. Processes may still read, and their writes do not count.
+    /// The power is off. Processes may still read, and their writes are lost.
     Off,
     /// Writes fail.
     ReadOnly,
-    /// Appends fail.
+    /// Writes that need more space fail.
     Full,
 }
 
-/// How much unsynced data has reached the disk.
+/// How much unsynced data reaches the disk at a power failure.
 #[derive(Debug)]
 pub enum Unsynced<'a> {
     Lost,
-    /// A prefix of any length of the appended data.
+    /// A random prefix of the appended data reaches the disk.
     Torn(&'a mut Dice),
 }
 
@@ -56,7 +56,7 @@ enum Content {
     Dir(Copies<BTreeMap<OsString, Number>>),
 }
 
-/// The visible and the durable content.
+/// The visible and the synced content.
 #[derive(Debug, Default)]
 struct Copies<T> {
     now: T,
@@ -76,7 +76,7 @@ impl Disk {
         }
     }
 
-    /// Restores the synced content, and removes the fault.
+    /// Simulates a power failure: restores the synced content, and removes the fault.
     pub fn cut(&mut self, mut unsynced: Unsynced<'_>) {
         for node in self.nodes.values_mut() {
             match &mut node.content {
@@ -192,7 +192,7 @@ impl Disk {
         Ok(number)
     }
 
-    /// The node stays until the next cut: it may be open, or come back.
+    /// Removes an entry. The node exists until the next power failure, because it may be open or be restored.
     fn remove(&mut self, parent: Number, name: &OsStr) -> Result<(), Errno> {
         self.changeable()?;
         let number = self.find(parent, name)?;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_keeps_what_was_synced() {
+    fn a_power_failure_keeps_synced_content_and_entries() {
         let mut disk = Disk::new();
         let kept = file(&mut disk, ROOT, "kept");
         disk.write(kept, 0, b"one").expect("it is there");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_appended_data_can_be_torn() {
+    fn only_appended_data_can_be_written_partially() {
         for seed in 0..50 {
             let mut disk = Disk::new();
             let torn = file(&mut disk, ROOT, "torn");

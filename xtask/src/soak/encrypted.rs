@@ -1,4 +1,4 @@
-//! Loops with encrypted state: their settings, and the proof that the `age` program opens their files.
+//! Loops with encrypted state: their settings, and a check that the `age` program decrypts their files.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,10 +11,10 @@ use crate::product::{self, text};
 /// The settings of a loop with encrypted state.
 pub const SETTINGS: &str = "[state]\nencrypt = true\nencrypt_identity_file = \"key.txt\"\n";
 
-/// Compressed too, and saved all the time.
+/// Settings with encryption and compression that save the snapshot very often.
 pub const PACKED: &str = "[state]\nencrypt = true\nencrypt_identity_file = \"key.txt\"\ncompress = true\nauto_save_interval = \"3ms\"\nbackup_interval = \"5ms\"\nmax_backups = 3\n";
 
-/// Returns the settings of the loop with that number: default, compressed, or compressed and encrypted, in turn.
+/// Returns the settings of the loop with that number: default, compressed, or compressed and encrypted, in rotation.
 pub fn in_turn(number: u32, plain: &str) -> &str {
     match number % 3 {
         0 => plain,
@@ -23,7 +23,7 @@ pub fn in_turn(number: u32, plain: &str) -> &str {
     }
 }
 
-/// Opens snapshots and backups with `age` and the key alone.
+/// Decrypts snapshots and backups with the program `age` and the key alone.
 pub fn age_tool(root: &Path, rounds: u32) -> Result<String, String> {
     let found = Command::new("age").arg("--version").output();
     let version = found.map_err(|error| format!("`age` cannot be run: {error}"))?;

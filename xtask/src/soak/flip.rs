@@ -1,4 +1,4 @@
-//! A journal and a snapshot with one byte changed, missing or added: each damage is found.
+//! Changes, removes or adds one byte of a journal or a snapshot, and checks that the damage is detected.
 
 use std::fmt;
 use std::fs;
@@ -20,10 +20,11 @@ use super::victim::{PATIENCE, Victim};
 use crate::encryption::encryption_of;
 use crate::product::{self, text};
 
-/// Iterations of the damaged journal: several hundred records.
+/// Number of iterations of the damaged journal. It has several hundred records.
 const ITERATIONS: u32 = 120;
 
-/// With this many rounds every byte is tried; with fewer only some, evenly spread: encrypted files take milliseconds to open.
+/// Number of rounds from which every byte is tried. With fewer rounds only some are tried, because encrypted files take
+/// milliseconds to open.
 const EXHAUSTIVE: u32 = 10_000;
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
@@ -57,7 +58,7 @@ fn mistreat(victim: &Victim, rounds: u32) -> Result<String, String> {
 struct Case {
     name: &'static str,
     scratch: TempDir,
-    /// The segment to damage.
+    /// Path of the segment to damage.
     segment: PathBuf,
     whole: Vec<u8>,
     state: State,
@@ -65,7 +66,7 @@ struct Case {
 }
 
 impl Case {
-    /// Makes a loop of that journal: with a snapshot from the middle of it or without, and closed or not.
+    /// Creates a loop with that journal: with or without a snapshot from the middle of it, and closed or open.
     fn new(
         name: &'static str,
         journal: &[u8],
@@ -93,7 +94,7 @@ impl Case {
         if is_closed {
             compressed::replace(&segment, encryption, &AtomicBool::new(false)).map_err(text)?;
             segment.set_extension("jsonl.zst");
-            // Its runner died before it could write the first record: all of the closed segment is read.
+            // The second segment is empty, because its runner died before the first record. So the whole closed segment is read.
             fs::write(scratch.path().join("journal-0002.jsonl"), "").map_err(text)?;
         }
         let whole = fs::read(&segment).map_err(text)?;
@@ -141,7 +142,7 @@ fn read_state(dir: &Path, encryption: &Encryption) -> Result<State, String> {
     journal::read_state(dir, encryption).map_err(|error| chain(&error))
 }
 
-/// Damages journals at random positions, and returns how often that was refused.
+/// Damages journals at random positions. Returns how often recovery rejected the journal.
 fn damage_journals(journal: &[u8], rounds: u32, encryption: &Encryption) -> Result<u32, String> {
     let cases = [
         Case::new("alone", journal, false, false, encryption)?,
@@ -156,7 +157,7 @@ fn damage_journals(journal: &[u8], rounds: u32, encryption: &Encryption) -> Resu
         let damage = Damage::random(&case.whole, &mut dice);
         refused += u32::from(case.refuses(&damage)?);
     }
-    // The last bytes are like those of a runner that died while writing: a change looks the same.
+    // Damage to the last bytes looks like a runner that died while it wrote, so these bytes are left out.
     for case in &cases {
         let last = case.whole.len() - 1;
         for byte in (0..=u8::MAX).step_by(stride(rounds)) {
@@ -179,7 +180,7 @@ fn stride(rounds: u32) -> usize {
     EXHAUSTIVE.div_ceil(rounds.max(1)) as usize
 }
 
-/// Damages bytes of a snapshot in turn, and returns how many.
+/// Damages bytes of a snapshot one after the other. Returns their number.
 fn damage_snapshot(path: &Path, stride: usize, encryption: &Encryption) -> Result<usize, String> {
     let path = &snapshot::place(path, encryption);
     let whole = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
@@ -206,7 +207,7 @@ fn damage_snapshot(path: &Path, stride: usize, encryption: &Encryption) -> Resul
     Ok(tried.len())
 }
 
-/// One damaged byte.
+/// Damage of one byte.
 #[derive(Debug)]
 struct Damage {
     at: usize,
@@ -226,7 +227,7 @@ impl Damage {
         let kind = match dice.below(4) {
             0 => Kind::Missing,
             1 => Kind::Added(dice.byte()),
-            // One bit, as by hardware.
+            // One bit is flipped, as by a hardware error.
             2 => Kind::Changed(whole[at] ^ (1 << dice.below(8))),
             _ => Kind::Changed(other_than(whole[at], dice)),
         };
@@ -258,7 +259,7 @@ impl fmt::Display for Damage {
 }
 
 fn other_than(byte: u8, dice: &mut Dice) -> u8 {
-    // 1 to 255, so never the same value.
+    // The difference is 1 to 255, so the value always changes.
     byte.wrapping_add(u8::try_from(1 + dice.below(255)).unwrap_or(1))
 }
 

@@ -1,4 +1,4 @@
-//! Kills the runner with SIGKILL while its agent and the agent's children are busy: no process is left, and the
+//! Kills the runner with SIGKILL while its agent and the agent's children are busy. Checks that no process is left and that the
 //! journal continues.
 
 use std::fs;
@@ -13,14 +13,14 @@ use tachikoma_testkit::{drop_to_nobody, processes_with};
 use crate::bench::sample::Sample;
 use crate::product::{self, Ground, Live, await_that, text};
 
-/// Nothing here takes this long, even on a busy machine.
+/// Time limit of all waits, which are much shorter even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Every other runner is killed before its agent runs, each time this much later, so also during its start.
+/// Every other runner is killed during its start, each time this much later.
 const LATER_BY: Duration = Duration::from_micros(500);
 
-/// An agent with children that are hard to find: another session, no environment, an orphan.
-/// MARK is in all their command lines. It also starts short-lived children all the time.
+/// Script of an agent with children that are hard to find: in another session, without environment, or orphaned. MARK is in all
+/// their command lines. It also starts short-lived children all the time.
 const AGENT: &str = "
     env -i /bin/sh -c '/bin/sleep MARK; :' &
     setsid sh -c 'sleep MARK; :' &
@@ -29,10 +29,10 @@ const AGENT: &str = "
     while :; do /bin/true MARK; done
 ";
 
-/// The runner, the agent, two shells, and four sleeping processes.
+/// Number of processes: the runner, the agent, two shells, and four sleeping processes.
 const BUSY: usize = 8;
 
-/// With a cgroup, which needs root's rights.
+/// Kills runners that use a cgroup, which needs root rights.
 pub fn with_cgroup(root: &Path, rounds: u32) -> Result<String, String> {
     let product = product::build(root)?;
     let ground = Ground::new(&product, &std::env::temp_dir())?;
@@ -44,7 +44,7 @@ pub fn with_cgroup(root: &Path, rounds: u32) -> Result<String, String> {
     .rounds(rounds)
 }
 
-/// Without one, as a user without the right to create it.
+/// Kills runners without a cgroup, as a user who may not create one.
 pub fn without_cgroup(root: &Path, rounds: u32) -> Result<String, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("only root can become `nobody`, a user that cannot create a cgroup".into());
@@ -60,10 +60,10 @@ pub fn without_cgroup(root: &Path, rounds: u32) -> Result<String, String> {
     .rounds(rounds)
 }
 
-/// A loop with a runner that is killed again and again.
+/// A loop with a runner that is killed repeatedly.
 struct Soak {
     ground: Ground,
-    /// What must contain the processes.
+    /// Containment of the processes that the journal must report.
     containment: &'static str,
     user: fn(&mut Command) -> &mut Command,
 }
@@ -87,9 +87,9 @@ impl Soak {
         ))
     }
 
-    /// Returns the number of processes, and the time until there was none.
+    /// Kills one runner. Returns the number of its processes, and the time until all had ended.
     fn round(&self, round: u32) -> Result<(usize, Duration), String> {
-        // A unique time of sleep, more than a day.
+        // The sleep duration is unique, so that its process can be identified, and longer than a day.
         let mark = format!("98765.{}{round:05}", std::process::id());
         let script = AGENT.replace("MARK", &mark);
         let limit = round.to_string();
@@ -128,7 +128,7 @@ impl Soak {
         }
     }
 
-    /// The next runner repeats the interrupted iteration, and the journal has no gap.
+    /// Checks that the next runner repeats the interrupted iteration and that the journal has no gap.
     fn go_on(&self, round: u32) -> Result<(), String> {
         let limit = round.to_string();
         let run = ["run", "--quiet", "--delay", "0s", "--max-iterations"];
@@ -164,12 +164,12 @@ fn children_of(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Its process id may be reused by now.
+/// Returns whether a process is a guard. Its process id may have been reused.
 fn is_guard(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"\0guard\0"))
 }
 
-/// Reads the journal's records: none is missing, and iterations follow each other or are repeated.
+/// Returns the last iteration. Checks that no record is missing, and that iterations are consecutive or repeated.
 fn last_iteration(records: &str) -> Result<u64, String> {
     let (mut seq, mut iteration, mut attempt) = (0, 0, 0);
     for line in records.lines() {

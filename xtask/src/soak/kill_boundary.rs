@@ -1,6 +1,5 @@
-//! Kills the runner, or makes the call fail for a broken or full disk, at each of its storage calls: the unmodified
-//! binary under `strace`, which injects the fault. Afterwards no acknowledged record is lost, and the loop
-//! continues.
+//! Kills the runner at each of its storage calls, or makes the call fail like a broken or full disk. `strace` injects the fault
+//! into the unmodified binary. Afterwards no acknowledged record is lost, and the loop continues.
 
 use std::fmt;
 use std::path::Path;
@@ -11,31 +10,31 @@ use super::tracer::{self, Call, MISSED_OF, NEAR, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, await_that};
 
-/// Calls that change a file system, and calls that open files.
+/// System calls that change a file system, and calls that open files.
 pub const CALLS: &str = "openat,write,pwrite64,fdatasync,fsync,rename,renameat,renameat2,ftruncate,mkdir,mkdirat,unlink,unlinkat,rmdir";
 
-/// Only calls on files below this count: the others are not the state of the loop.
+/// Only calls on files below this directory, the state of the loop, are tested.
 const MEMORY: &str = "/.ralph";
 
-/// Calls after the start of a new loop, and as many after resuming one with a killed runner.
+/// Maximum number of calls after the start of a new loop, and as many after resuming a loop with a killed runner.
 const CALLS_MAX: usize = 200;
 
-/// Iterations that make more calls than that.
+/// Number of iterations, enough for more calls than that.
 const ITERATIONS: u32 = 70;
 
 /// Iterations of the resumed loop before its runner is killed.
 const BEFORE: usize = 3;
 
-/// The faults in the language of `strace`.
+/// The faults in the syntax of `strace`.
 pub const FAULTS: [&str; 3] = ["signal=SIGKILL", "error=EIO", "error=ENOSPC"];
 
-/// A run takes a second or two; one with a fault in its runtime may never end.
+/// Time limit of a run. It takes a second or two; one with a fault in its async runtime may never end.
 const RUN: Duration = Duration::from_secs(30);
 
 /// The exit code of a loop that reached its limit.
 const LIMIT_REACHED: i32 = 3;
 
-/// `rounds` calls, spread evenly, each with each fault.
+/// Tests `rounds` calls, spread evenly, each with each fault.
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     tracer::require()?;
     let product = product::build(root)?;
@@ -57,7 +56,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     tally.told()
 }
 
-/// The results of the runners.
+/// Counts of the results.
 #[derive(Default)]
 struct Tally {
     missed: u32,
@@ -97,12 +96,12 @@ impl Tally {
     }
 }
 
-/// The state that the runner finds.
+/// State of the loop that the runner finds.
 #[derive(Clone, Copy)]
 enum Start {
     New,
     Resumed,
-    /// The same, encrypted.
+    /// A resumed loop with encrypted state.
     Encrypted,
 }
 
@@ -138,7 +137,7 @@ fn traced(victim: &Victim, words: &[&str]) -> Result<Option<i32>, String> {
     tracer::start(victim, words, &victim.words(ITERATIONS))?.wait(RUN)
 }
 
-/// Returns the calls of an undisturbed run.
+/// Returns the storage calls of a run without faults.
 fn storage_calls(product: &Path, start: Start) -> Result<Vec<Call>, String> {
     let victim = start.victim(product)?;
     let code = traced(&victim, &["-e", &format!("trace={CALLS}")])?;
@@ -157,8 +156,8 @@ pub fn calls_in(trace: &str) -> Vec<Call> {
     calls.into_iter().map(|(call, ())| call).collect()
 }
 
-/// Injects a fault into a call on the state of the loop. Runs differ a little, and the fault may hit another call of the same
-/// name: then one near it is tried.
+/// Injects a fault into a storage call. Runs differ a little, so the fault may hit another call of the same name; then a call near
+/// it is tried.
 fn inject(
     product: &Path,
     start: Start,
@@ -173,7 +172,7 @@ fn inject(
         let inject = format!("inject={}:{fault}:when={}", call.name, call.nth);
         let code = traced(&victim, &["-e", &trace, "-e", &inject]);
         if !is_on_memory(&trace_of(&victim)?, &call) {
-            // For example the wake-up calls of the runtime: without them nothing can continue.
+            // The fault may hit a wake-up call of the async runtime, without which the process cannot continue.
             continue;
         }
         tally.enter(code?, &victim.complaints())?;
@@ -185,7 +184,7 @@ fn inject(
     Ok(())
 }
 
-/// Returns whether the call was one on the state of the loop.
+/// Returns whether the fault hit a call on the state of the loop.
 pub fn is_on_memory(trace: &str, call: &Call) -> bool {
     calls_in(trace).contains(call)
 }

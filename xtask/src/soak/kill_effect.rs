@@ -1,6 +1,5 @@
-//! Kills the runner on either side of each effect: before it, when its record is written, and right after it, when
-//! its consequences are not recorded yet. The loop has all kinds of events:
-//! iterations, a failure and its backoff, a delay, a skip, a pause, reboots, a stop.
+//! Kills the runner before and after each effect: when its record is written, and when its consequences are not recorded yet. The
+//! loop has all kinds of events: iterations, a failure and its backoff, a delay, a skip, a pause, reboots and a stop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,18 +16,18 @@ use super::tracer::{self, Call, MISSED_OF, NEAR, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that, text};
 
-/// The calls that perform effects.
+/// System calls that perform effects.
 const CALLS: &str = "sendmsg,sendto,write,rename";
 
-/// A written record must be recognized.
+/// Number of bytes of a write that `strace` shows, enough to recognize a record.
 const SHOWN_BYTES: &str = "4096";
 
-/// While the file exists: the first iteration succeeds, the second fails, the others work until they are killed.
+/// Script of an agent. While a file exists, the first iteration succeeds, the second fails, and the others work until they are killed.
 const AGENT: &str = "echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; echo working
     [ -e OUTSIDE/life ] || exit 0
     case $TACHIKOMA_ITERATION in 1) ;; 2) exit 1 ;; *) exec sleep 1000 ;; esac";
 
-/// What the operator does, and when.
+/// Commands of the operator, and when they are sent.
 const LIFE: [(When, &[&str]); 7] = [
     (When::Printed("\"backoff\""), &["skip"]),
     (When::Ran(3), &["skip"]),
@@ -45,13 +44,13 @@ const STOPPED: i32 = 5;
 /// The output of `strace` when the runner is stopped after the call.
 const IS_STOPPED: &str = "--- stopped by SIGSTOP ---";
 
-/// The consequences of an effect may take this long before the runner is killed.
+/// How long the consequences of an effect may continue before the runner is killed.
 const COURSE: Duration = Duration::from_millis(30);
 
-/// A run takes a second or two.
+/// Time limit of a run, which takes a second or two.
 const RUN: Duration = Duration::from_secs(30);
 
-/// Runs differ: a call that was not hit is tried again.
+/// How often a call that was not hit is tried again, because runs differ.
 const TRIES_MAX: u32 = 3;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -59,7 +58,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy)]
 enum When {
     Printed(&'static str),
-    /// The agent runs for this iteration.
+    /// An agent has run for this iteration.
     Ran(u32),
 }
 
@@ -79,11 +78,11 @@ impl When {
 enum Kind {
     Launch,
     Signal,
-    /// Not a call: a new session is a number. Either side of its records.
+    /// A new session. It has no system call, so the runner is killed before or after its records.
     Renew,
     Reply,
     Finish,
-    /// Not an effect, but performed in its place: after the record, and visible from outside.
+    /// A snapshot. It is not an effect, but it is written after a record and visible to other processes.
     Snapshot,
 }
 
@@ -119,7 +118,7 @@ enum Side {
 }
 
 impl Side {
-    /// In the language of `strace`. A stop that is sent at the start of a call takes effect at its end.
+    /// Returns the fault in the syntax of `strace`. A stop that is sent at the start of a call takes effect at its end.
     fn fault(self) -> &'static str {
         match self {
             Self::Before => "signal=SIGKILL",
@@ -186,7 +185,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// Returns the effects of an undisturbed run.
+/// Returns the effects of a run without kills.
 fn undisturbed(product: &Path) -> Result<Vec<(Call, Kind)>, String> {
     let victim = victim(product)?;
     let words = ["-e", &format!("trace={CALLS}"), "-s", SHOWN_BYTES];
@@ -212,8 +211,8 @@ fn life(victim: &Victim) -> String {
     format!("{}/life", victim.outside())
 }
 
-/// Runs under `strace` to the end or to the fault. Returns the exit code of the runner, and how many of the operator's
-/// commands succeeded.
+/// Runs the loop under `strace` to the end or to the fault. Returns the exit code of the runner, and how many commands of the
+/// operator succeeded.
 fn live(victim: &Victim, words: &[&str]) -> Result<(Option<i32>, usize), String> {
     let mut runner = tracer::start(victim, words, &victim.words_with(0, "20ms"))?;
     let started = Instant::now();
@@ -243,7 +242,7 @@ fn live(victim: &Victim, words: &[&str]) -> Result<(Option<i32>, usize), String>
     Ok((code, succeeded))
 }
 
-/// Kills the process of a tracer.
+/// Kills the process that a tracer runs.
 fn kill_child_of(tracer: u32) -> Result<(), String> {
     let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children"));
     let children = children.map_err(text)?;
@@ -255,8 +254,8 @@ fn kill_child_of(tracer: u32) -> Result<(), String> {
     kill_process(pid, Signal::KILL).map_err(|error| error.to_string())
 }
 
-/// Kills a runner at an effect. Runs differ a little, and another call of the same name may be hit: then one near it is
-/// tried. Returns whether an effect of this kind was hit.
+/// Kills a runner at an effect. Runs differ a little, so another call of the same name may be hit; then a call near it is tried.
+/// Returns whether an effect of this kind was hit.
 fn kill_at(product: &Path, call: &Call, kind: Kind, side: Side) -> Result<bool, String> {
     for offset in NEAR {
         let call = call.near(offset);
@@ -286,7 +285,7 @@ fn kill_at(product: &Path, call: &Call, kind: Kind, side: Side) -> Result<bool, 
     Ok(false)
 }
 
-/// The loop continues; a paused one stays paused until the operator resumes it.
+/// Checks that the loop continues. A paused loop stays paused until the operator resumes it.
 fn go_on(victim: &Victim, books: &Books) -> Result<(), String> {
     let paused = books.state.public() == LoopState::Paused || books.state.pause_requested;
     thread::scope(|scope| {

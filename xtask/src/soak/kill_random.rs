@@ -1,5 +1,4 @@
-//! Kills the runner with SIGKILL at random times, and resumes the loop: after each kill the records are
-//! in order and no process is left.
+//! Kills the runner with SIGKILL at random times and resumes the loop. After each kill, the records are complete and no process is left.
 
 use std::path::Path;
 use std::thread;
@@ -10,7 +9,7 @@ use super::encrypted;
 use super::victim::Victim;
 use crate::product;
 
-/// Kills of one loop. Its journal grows, and reading all of it each time would take longer and longer.
+/// Number of kills of one loop. Its journal grows, and checking all of it each time would take longer and longer.
 const KILLS_PER_LOOP: u32 = 50;
 
 /// Maximum time until a runner is killed: long enough for a start and some iterations.

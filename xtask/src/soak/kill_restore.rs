@@ -1,5 +1,5 @@
-//! Kills a restore, or makes a call fail for a broken or full disk, at each of its storage calls. Afterwards the loop is
-//! either the old one or the restored one, complete, and can be restored and run.
+//! Kills a restore at each of its storage calls, or makes the call fail like a broken or full disk. Afterwards the loop is either
+//! the old one or the restored one, complete, and can be restored and run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,31 +16,31 @@ use super::victim::{PATIENCE, Victim};
 use crate::encryption;
 use crate::product::{self, Live, text};
 
-/// The iteration of the backup, that of the loop when it is restored, and that of another loop that was begun since.
+/// Iteration of the loop when it is backed up, when it has ended, and of the other loop that is started later.
 const BACKED_UP: u32 = 2;
 const ENDED: u32 = 4;
 const OTHER: u32 = 1;
 
-/// A restore takes a fraction of a second.
+/// Time limit of a restore, which takes a fraction of a second.
 const RUN: Duration = Duration::from_secs(30);
 
-/// The state before the restore.
+/// State of the working directory before the restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum There {
-    /// The loop itself, further on.
+    /// The same loop with more iterations.
     Further,
-    /// The same, with a journal that is damaged where only the snapshot can replace it.
+    /// The same loop with more iterations and damage in the journal that only the snapshot can repair.
     Damaged,
-    /// Another loop, which is the current one.
+    /// Another loop is the current one.
     Another,
-    /// The loop itself, further on, and all of it encrypted.
+    /// The same loop with more iterations, all encrypted.
     Encrypted,
 }
 
 impl There {
     const ALL: [Self; 4] = [Self::Further, Self::Damaged, Self::Another, Self::Encrypted];
 
-    /// The iteration of the current loop before it is restored.
+    /// Returns the number of iterations of the current loop before the restore.
     fn iteration(self) -> u32 {
         match self {
             Self::Further | Self::Damaged | Self::Encrypted => ENDED,
@@ -49,7 +49,7 @@ impl There {
     }
 }
 
-/// `rounds` calls, spread evenly, each with each fault.
+/// Tests `rounds` calls, spread evenly, each with each fault.
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     tracer::require()?;
     let product = product::build(root)?;
@@ -89,7 +89,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// Makes a loop with a backup, and returns the path of the backup.
+/// Creates a loop with a backup. Returns the path of the backup, too.
 fn victim(product: &Path, there: There) -> Result<(Victim, String), String> {
     let victim = match there {
         There::Encrypted => Victim::new(product)?.configured(encrypted::SETTINGS)?,
@@ -156,7 +156,7 @@ fn words(file: &str) -> Vec<String> {
         .into()
 }
 
-/// Injects a fault into a call. Returns the iteration of the loop then; `None` if the fault missed.
+/// Injects a fault into a call of a restore. Returns the iteration of the loop afterwards; `None` if the fault did not hit a call.
 fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Option<u32>, String> {
     let (victim, file) = victim(product, there)?;
     let before = current(victim.ground().path())?;

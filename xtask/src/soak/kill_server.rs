@@ -1,5 +1,5 @@
-//! Kills the server of an agent with SIGKILL at random times, while a loop runs: no iteration
-//! is lost or repeated, no prompt is in the conversation twice, and no tool of a dead server continues.
+//! Kills the server of an agent with SIGKILL at random times while a loop runs. No iteration is lost or repeated, no prompt is in
+//! the conversation twice, and no tool of a dead server continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,13 +18,13 @@ use crate::cargo;
 use crate::check::succeeds;
 use crate::product::{self, Ground, Live, await_that, text};
 
-/// A server is killed before this: long enough for its start and some turns.
+/// Maximum time until a server is killed: long enough for its start and some turns.
 const LIFE: Duration = Duration::from_millis(400);
 
-/// Nothing here takes this long, even on a busy machine.
+/// Time limit of all waits, which are much shorter even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two tools for each prompt, which take a moment.
+/// Number of tool calls for each prompt. Each takes a moment.
 const TOOLS: u32 = 2;
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
@@ -50,7 +50,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
             return Err(failed(format!("the loop ended: {}", soak.complaints())));
         }
     }
-    // One more turn, so that the turn of the last kill is resumed.
+    // One more turn runs, so that the turn of the last kill is resumed.
     let ended = soak.ended()?.len();
     await_that("one more turn", PATIENCE, || {
         soak.ended().is_ok_and(|now| now.len() > ended)
@@ -62,7 +62,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
 struct Soak {
     ground: Ground,
     fake: String,
-    /// In the command line of every tool.
+    /// Text in the command line of every tool.
     mark: String,
 }
 
@@ -115,7 +115,7 @@ impl Soak {
         Some((file["generation"].as_u64()?, Pid::from_raw(pid)?))
     }
 
-    /// Kills the next running server, after this time. Returns its number.
+    /// Kills the next running server after the time `life`. Returns its number.
     fn kill_after(&self, last: u64, life: Duration) -> Result<u64, String> {
         let mut next = None;
         await_that("the next server", PATIENCE, || {
@@ -125,7 +125,7 @@ impl Soak {
         .map_err(|error| format!("{error}; {}", self.complaints()))?;
         thread::sleep(life);
         let (generation, pid) = next.ok_or("no server")?;
-        // Only we can have replaced it meanwhile.
+        // Only this test ends servers, so the process is still the same one.
         let _ = kill_process(pid, Signal::KILL);
         Ok(generation)
     }
@@ -182,7 +182,7 @@ impl Soak {
         if different.len() != iterations.len() {
             return Err("an iteration's prompt is in the conversation twice".into());
         }
-        // The stop interrupted the last one.
+        // The stop interrupted the last iteration.
         let succeeded = u64::from(stats.successful);
         if !(succeeded..=succeeded + 1).contains(&(iterations.len() as u64)) {
             return Err(format!(

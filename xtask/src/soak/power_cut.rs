@@ -1,4 +1,4 @@
-//! Cuts the power of a disk that keeps only synced data while a loop runs: the attempts of all started agents are still
+//! Simulates power failures of a disk that keeps only synced data while a loop runs. The attempts of all started agents are still
 //! known, and the loop continues.
 
 use std::fs;
@@ -14,13 +14,13 @@ use super::victim::Victim;
 use crate::encryption;
 use crate::product::{self, PROMPT, text};
 
-/// Limit of the time until the cut.
+/// Maximum time until the power failure.
 const POWER: Duration = Duration::from_millis(250);
 
-/// Snapshots are saved all the time, also between records that need no sync.
+/// Settings that save snapshots very often, also between records that are not synced.
 pub const CONFIG: &str = "[state]\nauto_save_interval = \"3ms\"\n";
 
-/// Cuts of one loop.
+/// Number of power failures of one loop.
 const CUTS_PER_LOOP: u32 = 10;
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {

@@ -1,5 +1,5 @@
-//! A disk that becomes read-only or full under a running loop, and a directory that is read-only when a loop is resumed:
-//! a clear message, nothing lost, and the loop continues once the cause is gone.
+//! A disk that becomes read-only or full while a loop runs, and a directory that is read-only when a loop is resumed. The message
+//! is clear, nothing is lost, and the loop continues after the cause is fixed.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,26 +12,26 @@ use super::power_cut::{CONFIG, furnish};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that};
 
-/// The fault comes before this.
+/// Maximum time until the fault.
 const HEALTHY: Duration = Duration::from_millis(200);
 
-/// A loop gives up before this; one that still runs waits for the cause to go.
+/// Time after which a loop that does not wait has ended. A loop that still runs waits for the end of the fault.
 const GIVES_UP: Duration = Duration::from_secs(3);
 
-/// The messages of the operating system.
+/// Error messages of the operating system for a read-only and a full disk.
 const READ_ONLY: &str = "Read-only file system";
 const FULL: &str = "No space left on device";
 
-/// Mounts a directory on itself, read-only, in a mount namespace, and runs the rest there.
+/// Shell script that mounts a directory read-only on itself in a mount namespace, and runs a command there.
 const RUN_READ_ONLY: &str = "
     mount --bind \"$DIR\" \"$DIR\" && mount -o remount,bind,ro \"$DIR\" && cd \"$DIR\" || exit 99
     exec \"$@\"
 ";
 
-/// The exit code of the script if the machine does not allow it.
+/// Exit code of the script if the machine does not allow the mount.
 const NOT_MOUNTED: i32 = 99;
 
-/// The exit code of a loop that the operator can resume.
+/// Exit code of a loop that ended with an error and can be resumed.
 const GAVE_UP: i32 = 1;
 
 pub fn read_only(root: &Path, rounds: u32) -> Result<String, String> {
@@ -50,7 +50,7 @@ pub fn full(root: &Path, rounds: u32) -> Result<String, String> {
     turned(&product, rounds, Fault::Full, FULL)
 }
 
-/// The disk of a running loop fails.
+/// Checks what happens if the disk of a running loop fails.
 fn turned(product: &Path, rounds: u32, fault: Fault, words: &str) -> Result<String, String> {
     let mut dice = Dice::shaken();
     let (mut gave_up, mut waited) = (0, 0);
@@ -110,7 +110,7 @@ fn turn(product: &Path, healthy: Duration, fault: Fault, words: &str) -> Result<
     Ok(reaction)
 }
 
-/// Resumes a loop in a directory that is mounted read-only.
+/// Checks that a loop in a directory that is mounted read-only cannot be resumed.
 fn refused(product: &Path) -> Result<(), String> {
     let victim = Victim::new(product)?;
     let before = victim.go_on()?;

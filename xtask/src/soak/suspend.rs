@@ -1,6 +1,5 @@
-//! Suspends a whole loop for a while: by SIGSTOP or a frozen container, while clocks continue, or as
-//! on a sleeping machine, where only the wall clock continues. No timeout counts it, no wait takes longer, it is
-//! recorded, and the loop continues.
+//! Suspends a whole loop: by SIGSTOP or a frozen container, while clocks continue, or like a sleeping machine, where only the wall
+//! clock continues. Timeouts do not include the suspension, waits do not take longer, it is recorded, and the loop continues.
 
 use std::fs;
 use std::path::Path;
@@ -15,21 +14,21 @@ use super::clock::{AHEAD, HANGING, LATE, WORKING, fake, library};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that, text};
 
-/// Fails first, then works.
+/// Script of an agent that fails in the first iteration and then works.
 const FAILING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; [ \"$TACHIKOMA_ITERATION\" != 1 ]";
 
-/// The timeout of every loop here: more than a working agent needs, less than the suspension.
+/// Timeout of every loop here: more than a working agent needs, less than the suspension.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The duration of a stop: much longer than the timeout, so that a busy machine is excluded.
+/// Duration of a stop: much longer than the timeout, so that delays of a busy machine do not matter.
 const STOP: Duration = Duration::from_secs(7);
 
-/// The machine sleeps for hours by the wall clock, and for a moment by the monotonic one.
+/// Change of the wall clock while the machine sleeps. The monotonic clock advances only for a moment.
 const SLEPT: &str = "+5h";
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// Times in between count for both.
+/// Time from the start of the work or wait until the suspension.
 const INTO: Duration = Duration::from_millis(300);
 
 /// How the loop is suspended.
@@ -39,7 +38,7 @@ enum Way {
     Asleep,
 }
 
-/// The state of the loop.
+/// State of the loop when it is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Working,
@@ -63,7 +62,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     let library = library()?;
     let product = product::build(root)?;
     for round in 1..=rounds {
-        // All at once, because they mostly wait.
+        // All loops run in parallel, because they mostly wait.
         thread::scope(|scope| {
             let case = |(way, at)| {
                 suspend(&product, &library, way, at)
@@ -118,12 +117,12 @@ fn suspend(product: &Path, library: &Path, way: Way, at: At) -> Result<(), Strin
     }
     match at {
         At::Working | At::Hanging => expect_told(&victim, way),
-        // A wait ends on time: nothing is recorded.
+        // A wait ends on time, so there is no record to check.
         At::Delay | At::Backoff => Ok(()),
     }
 }
 
-/// Stops all processes of a loop, the runner first, and continues them.
+/// Stops all processes of a loop, the runner first, and continues them later.
 fn stand_still(runner: u32, way: Way, clock: &Path) -> Result<(), String> {
     let all = tree(runner);
     for pid in &all {
@@ -165,13 +164,13 @@ fn tree(pid: u32) -> Vec<u32> {
 fn signal(pid: u32, signal: Signal) -> Result<(), String> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     match kill_process(pid.ok_or("no process id")?, signal) {
-        // An agent may have ended in between.
+        // An agent may have ended meanwhile.
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Both iterations end as their agents did, soon.
+/// Checks that both iterations end soon and with the result of their agents.
 fn expect_end(victim: &Victim, runner: Live, at: At) -> Result<(), String> {
     let since = Instant::now();
     let code = runner.wait(PATIENCE)?;
@@ -190,7 +189,7 @@ fn expect_end(victim: &Victim, runner: Live, at: At) -> Result<(), String> {
     }
 }
 
-/// The timeout has most of its time left, and comes nevertheless.
+/// Checks that the timeout still has most of its time after the suspension, and then ends the iteration.
 fn expect_timeout(victim: &Victim, runner: Live, way: Way, started: Instant) -> Result<(), String> {
     let since = Instant::now();
     await_that("the timeout", PATIENCE, || {
@@ -200,7 +199,7 @@ fn expect_timeout(victim: &Victim, runner: Live, way: Way, started: Instant) -> 
     victim.ground().stop(runner)?;
     victim.expect_nobody()?;
     victim.audit()?;
-    // The time before the suspension is unknown; it is at least 0.
+    // The time before the suspension is unknown, but at least 0.
     let least = match way {
         Way::Stopped => STOP + TIMEOUT,
         Way::Asleep => TIMEOUT,
@@ -213,7 +212,7 @@ fn expect_timeout(victim: &Victim, runner: Live, way: Way, started: Instant) -> 
     }
 }
 
-/// The record has the duration, and the events show it to people.
+/// Checks that the duration of the suspension is recorded and that `events` shows it.
 fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
     let printed = victim.printed();
     let records = printed.lines().filter_map(|line| {
@@ -228,7 +227,7 @@ fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
         Way::Stopped => STOP..=STOP + LATE,
         Way::Asleep => AHEAD..=AHEAD * 2,
     };
-    // A busy machine may be suspended once more, for less.
+    // A busy machine may cause further, shorter suspensions.
     if told
         .iter()
         .filter(|told| **told >= *expected.start())

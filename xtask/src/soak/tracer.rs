@@ -12,10 +12,10 @@ use crate::product::{Live, text};
 /// Offsets to try if a system call is not at its earlier position, counted in calls of the same name.
 pub const NEAR: [i32; 11] = [0, 0, 1, -1, 2, -2, 3, -3, 0, 1, -1];
 
-/// At most one of this many calls may be missed.
+/// At most one of this many calls may be missed by a fault.
 pub const MISSED_OF: u32 = 20;
 
-/// The `nth` call of this name.
+/// Name and number of a system call: the `nth` call of this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     pub name: String,
@@ -23,7 +23,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the call that is this many of its kind later or earlier.
+    /// Returns the call of the same name that is `offset` calls later or earlier.
     pub fn near(&self, offset: i32) -> Self {
         Self {
             name: self.name.clone(),
@@ -38,7 +38,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Fails without `strace`.
+/// Fails if `strace` is not installed.
 pub fn require() -> Result<(), String> {
     let version = Command::new("strace").arg("--version").output();
     version
@@ -46,7 +46,7 @@ pub fn require() -> Result<(), String> {
         .map_err(|error| format!("this machine cannot show it: strace: {error}"))
 }
 
-/// Starts a runner under `strace`, which follows no children: only the runner itself is traced.
+/// Starts a runner under `strace`, which traces only the runner and not its children.
 pub fn start(victim: &Victim, words: &[&str], run: &[String]) -> Result<Live, String> {
     let log = format!("{}/trace", victim.outside());
     let product = victim.ground().product().to_string_lossy().into_owned();
@@ -58,13 +58,13 @@ pub fn start(victim: &Victim, words: &[&str], run: &[String]) -> Result<Live, St
     Live::start(victim.recorded(&mut command)?)
 }
 
-/// Returns the requested calls of the runner.
+/// Returns the trace of the requested calls of the runner.
 pub fn trace_of(victim: &Victim) -> Result<String, String> {
     let bytes = fs::read(format!("{}/trace", victim.outside())).map_err(text)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// `strace` counts each kind of call separately, and so does this; but it returns only those that `wanted` selects, by their
+/// Parses a trace. Calls are counted separately for each name, like in `strace`. Returns only those that `wanted` selects by their
 /// arguments and result.
 pub fn calls_in<T>(
     trace: &str,

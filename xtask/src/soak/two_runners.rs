@@ -1,5 +1,5 @@
-//! Starts two runners at once in one directory: one runs, the other is refused with the id of the first, and there are
-//! never two agents.
+//! Starts two runners at the same time in one directory: one runs, the other is refused with the process id of the first, and
+//! there are never two agents.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::thread;
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that, text};
 
-/// Pairs that run in parallel: a runner waits some seconds for the lock before it gives up.
+/// Number of pairs that run in parallel. A runner waits some seconds for the lock before it gives up.
 const AT_ONCE: u32 = 10;
 
-/// Detects another agent in the same directory.
+/// Script of an agent that detects another agent in the same directory.
 const AGENT: &str = "
     mkdir OUTSIDE/alone || echo meets another >>OUTSIDE/met
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran
@@ -45,7 +45,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// Returns how many iterations one runner did while the other was refused.
+/// Runs two runners. Returns how many iterations one of them did while the other was refused.
 fn pair(product: &Path) -> Result<u32, String> {
     let victim = Victim::new(product)?.with_agent(AGENT);
     let mut runners = [start(&victim, 0)?, start(&victim, 1)?];

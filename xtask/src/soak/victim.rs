@@ -1,5 +1,5 @@
-//! A loop for faults. Its agent records, outside of the loop's reach, for which attempt it ran: such an attempt
-//! is acknowledged, and must be in the journal in any case.
+//! A loop for tests with faults. Its agent records, in a file that faults do not affect, for which attempt it ran. Such an attempt
+//! is acknowledged, so it must be in the journal.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,21 +16,21 @@ use super::audit::{Attempt, Books};
 use crate::encryption;
 use crate::product::{Ground, Live, await_that, text};
 
-/// Timeout. Nothing that is waited for here takes this long, even on a busy machine.
+/// Time limit of all waits, which are much shorter even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Records its attempt, in one write, and prints a line for the transcript.
+/// Script of an agent that records its attempt in one write and prints a line for the transcript.
 const AGENT: &str = "echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; echo working";
 
 /// The exit code of a loop that reached its limit.
 const LIMIT_REACHED: i32 = 3;
 
-/// More iterations than any run here has time for.
+/// Iteration limit that means no limit.
 const NO_LIMIT: u32 = 0;
 
 pub struct Victim {
     ground: Ground,
-    /// Its path is in the command line of all processes of the loop.
+    /// Directory outside of the loop. Its path is in the command line of all processes of the loop.
     outside: TempDir,
     agent: String,
 }
@@ -47,16 +47,16 @@ impl Victim {
         })
     }
 
-    /// Sets another agent; `OUTSIDE` is replaced by the directory outside.
+    /// Sets another agent. `OUTSIDE` in the script is replaced by the directory outside of the loop.
     pub fn with_agent(mut self, script: &str) -> Self {
         self.agent = script.replace("OUTSIDE", &self.outside());
         self
     }
 
-    /// The settings of every other loop: compressed state, saved all the time.
+    /// Settings of every other loop: compressed state that is saved very often.
     pub const PACKED: &str = "[state]\ncompress = true\nauto_save_interval = \"3ms\"\nbackup_interval = \"5ms\"\nmax_backups = 3\n";
 
-    /// The same with settings.
+    /// Writes settings for the loop.
     pub fn configured(self, settings: &str) -> Result<Self, String> {
         self.ground.configure(settings)?;
         encryption::lay_key(self.ground.path(), settings)?;
@@ -67,7 +67,7 @@ impl Victim {
         &self.ground
     }
 
-    /// Returns a directory that the loop does not know.
+    /// Returns the path of a directory that the loop does not use.
     pub fn outside(&self) -> String {
         self.outside.path().to_string_lossy().into_owned()
     }
@@ -77,7 +77,7 @@ impl Victim {
         self.words_with(limit, "0s")
     }
 
-    /// The same, with a wait after each iteration.
+    /// Returns the arguments that run the loop, with a delay after each iteration.
     pub fn words_with(&self, limit: u32, delay: &str) -> Vec<String> {
         let limit = limit.to_string();
         let run = [
@@ -100,7 +100,7 @@ impl Victim {
             .stderr(create("complaints")?))
     }
 
-    /// Starts a runner without a limit.
+    /// Starts a runner without an iteration limit.
     pub fn start(&self) -> Result<Live, String> {
         self.start_up_to(NO_LIMIT)
     }
@@ -145,7 +145,7 @@ impl Victim {
     }
 
     fn read(&self, name: &str) -> String {
-        // A runner that has not begun to write has written nothing.
+        // If the runner has not started to write, the file is missing.
         fs::read_to_string(self.outside.path().join(name)).unwrap_or_default()
     }
 
@@ -156,7 +156,7 @@ impl Victim {
         })
     }
 
-    /// Checks the records of a loop without a runner. Printed records must be there too.
+    /// Checks the records of a loop without a runner. All printed records must be in the journal, too.
     pub fn audit(&self) -> Result<Option<Books>, String> {
         let books = self.audit_after_power_cut()?;
         match &books {
@@ -169,7 +169,7 @@ impl Victim {
         Ok(books)
     }
 
-    /// Checks the records without what was printed: records without an effect may be lost with the machine.
+    /// Checks the records without comparing them with the output: records without an effect may be lost in a power failure.
     pub fn audit_after_power_cut(&self) -> Result<Option<Books>, String> {
         let ran = self.ran()?;
         let Some(books) = Books::read(self.ground.path())? else {
@@ -195,7 +195,7 @@ impl Victim {
         }
     }
 
-    /// The loop continues without a fault: it does two more iterations, and its records are in order.
+    /// Runs two more iterations without a fault, and checks the records.
     pub fn go_on(&self) -> Result<Books, String> {
         let before = Books::read(self.ground.path())?.map_or(0, |books| books.state.iteration);
         let limit = before + 2;
@@ -228,11 +228,11 @@ impl Victim {
 }
 
 impl Drop for Victim {
-    /// After a failure the loop may still run, with a killed tracer or without one.
+    /// Kills processes that are left after a failure. The loop may still run, with or without its tracer.
     fn drop(&mut self) {
         for pid in processes_with(&self.outside()) {
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-                // It may have ended by itself.
+                // The process may have ended by itself.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }

@@ -5,7 +5,7 @@ use super::{Finding, Tree};
 
 const CORE: &str = "crates/tachikoma-core/src/";
 
-/// Crates that do I/O and get the time from `tachikoma-runtime`.
+/// Crates that do I/O and must get the time from `tachikoma-runtime`.
 const CLOCKED: [&str; 6] = [
     "crates/tachikoma-process/src/",
     "crates/tachikoma-config/src/",
@@ -15,7 +15,7 @@ const CLOCKED: [&str; 6] = [
     "crates/tachikoma-loop-runner/src/",
 ];
 
-/// The only file with `unsafe`: it runs between the start of a process and that of its program.
+/// The only file with `unsafe` code, which runs between the fork of a process and the start of its program.
 const UNSAFE_FILE: &str = "crates/tachikoma-process/src/spawn.rs";
 
 const IMPURE_MODULES: [&str; 5] = ["fs", "env", "net", "process", "thread"];
@@ -45,7 +45,7 @@ pub fn the_core_is_pure(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Impure modules inside `use std::{..}`, with the line of the `use`.
+/// Finds impure modules inside `use std::{..}`, with the line of the `use`.
 fn grouped_imports(code: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     for (start, lead) in code.match_indices("std::{") {
@@ -75,7 +75,7 @@ pub fn one_file_is_unsafe(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Only `tachikoma-runtime` reads the clock; unit tests may measure.
+/// Only `tachikoma-runtime` reads the clock. Unit tests may measure time.
 pub fn one_file_reads_the_clock(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in CLOCKED.iter().flat_map(|crates| tree.rust_below(crates)) {

@@ -1,6 +1,6 @@
 //! Rust sources without comments and literals, for rules about code alone.
 
-/// Returns `text` with comments and the contents of literals blanked; lines stay.
+/// Returns `text` with comments and the contents of literals replaced by spaces. Line numbers do not change.
 pub fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -83,7 +83,7 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// A literal between two equal quotes, with backslashes.
+/// Returns the length of a literal between two equal quotes, with backslash escapes.
 fn quoted(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -98,7 +98,7 @@ fn quoted(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// `'x'` and `'\n'` are literals, `'a` is a lifetime.
+/// Returns the length of a character literal: `'x'` and `'\n'` are literals, `'a` is a lifetime.
 fn character(rest: &str) -> usize {
     let mut chars = rest.chars().skip(1);
     match (chars.next(), chars.next()) {
@@ -107,7 +107,7 @@ fn character(rest: &str) -> usize {
     }
 }
 
-/// `r"..."`, `r#"..."#`, `br##"..."##`.
+/// Returns the length of a raw string: `r"..."`, `r#"..."#`, `br##"..."##`.
 fn raw_string(rest: &str) -> usize {
     let Some(after) = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r')) else {
         return 0;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_blanked_and_lines_stay() {
+    fn comments_are_blanked_and_line_numbers_do_not_change() {
         check("a // b\nc", "a     \nc");
         check("a /* b /* c\n */ */ d", "a          \n       d");
     }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_whole() {
+    fn only_whole_words_are_found() {
         let found = |text, word| lines_with(text, word).collect::<Vec<_>>();
         assert_eq!(found("unsafe_code\nunsafe {", "unsafe"), [2]);
         assert_eq!(found("operand::x\nrand::x", "rand::"), [2]);

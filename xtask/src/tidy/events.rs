@@ -1,4 +1,4 @@
-//! The journal is a public format: all its events are documented.
+//! Checks that all events of the journal, which is a public format, are documented.
 
 use super::code::code_only;
 use super::{Finding, Tree};
@@ -6,8 +6,7 @@ use super::{Finding, Tree};
 const EVENTS: &str = "crates/tachikoma-core/src/event.rs";
 const PAGE: &str = "docs/journal-format.md";
 
-/// Each variant of `LoopEvent` has its own heading or table row, with the name in the
-/// journal.
+/// Each variant of `LoopEvent` has its own heading or table row with its name in the journal.
 pub fn all_are_documented(tree: &Tree) -> Vec<Finding> {
     let Some(events) = tree.get(EVENTS) else {
         return vec![Finding::file(
@@ -44,7 +43,7 @@ fn is_documented(page: &str, name: &str) -> bool {
     })
 }
 
-/// Returns the names of an enum's variants: the words that start an item at its depth.
+/// Returns the names of an enum's variants.
 fn variants(source: &str, name: &str) -> Vec<String> {
     let code = code_only(source);
     let Some((_, body)) = code.split_once(&format!("enum {name} {{")) else {
@@ -72,7 +71,7 @@ fn variants(source: &str, name: &str) -> Vec<String> {
     found
 }
 
-/// The name that a serde attribute in the line before the variant gives it.
+/// Returns the name that a serde attribute in the line before the variant gives to it.
 fn renamed(source: &str, variant: &str) -> Option<String> {
     let mut before = "";
     for line in source.lines().map(str::trim) {

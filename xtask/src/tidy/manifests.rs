@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Finding, Tree};
 
-/// The crates of the workspace. Each may depend on those before it.
+/// The crates of the workspace. Each may depend on those before it in this list.
 const LAYERS: [&str; 15] = [
     "tachikoma-core",
     "tachikoma-agents",
@@ -25,7 +25,7 @@ const LAYERS: [&str; 15] = [
     "xtask",
 ];
 
-/// The test kit: all tests may depend on it, and the crate `xtask`.
+/// The test kit. Tests of all crates and the crate `xtask` may depend on it.
 const FOR_TESTS: &str = "tachikoma-testkit";
 
 const WORKSPACE_MANIFEST: &str = "Cargo.toml";
@@ -59,8 +59,8 @@ pub fn dependencies_point_one_way(metadata: &Value) -> Vec<Finding> {
     findings
 }
 
-/// `tachikoma-process` denies `unsafe` where the workspace forbids it, so it cannot inherit the list of
-/// lints and repeats it.
+/// All crates use the lints of the workspace. `tachikoma-process` denies `unsafe` where the workspace forbids it, so it cannot
+/// inherit the list and repeats it.
 pub fn lints_are_the_workspaces(tree: &Tree) -> Vec<Finding> {
     let read = |path: &str, section: &str| {
         tree.get(path).map(|source| {
@@ -92,7 +92,7 @@ pub fn lints_are_the_workspaces(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Each dependency has its job documented, and each row a dependency.
+/// Each dependency has a documented purpose, and each documented purpose belongs to a dependency.
 pub fn dependencies_have_a_job(tree: &Tree) -> Vec<Finding> {
     let Some(manifest) = tree.get(WORKSPACE_MANIFEST) else {
         return vec![Finding::file(WORKSPACE_MANIFEST, "is missing")];
@@ -120,7 +120,7 @@ pub fn dependencies_have_a_job(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The `key = value` lines of one section.
+/// Returns the `key = value` lines of one section.
 fn entries<'a>(manifest: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
     manifest
         .lines()

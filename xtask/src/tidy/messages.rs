@@ -1,4 +1,4 @@
-//! `docs/troubleshooting.md` is searched by messages: its quotes are printed by the program.
+//! Users search `docs/troubleshooting.md` by messages, so the messages that it quotes must be printed by the program.
 
 use super::code::before_unit_tests;
 use super::{Finding, Tree};
@@ -8,11 +8,10 @@ const PAGE: &str = "docs/troubleshooting.md";
 /// Placeholder of a varying part of a message.
 const VARIES: &str = "...";
 
-/// Shorter pieces of a message occur by chance.
+/// Minimum length of a fixed piece of a message. Shorter pieces could match by chance.
 const PIECE_MIN_CHARS: usize = 10;
 
-/// Each bold quote is a message: its fixed pieces are in the sources, and at least one of them is long
-/// enough.
+/// Each bold quote is a message: its fixed pieces are in the sources, and at least one of them is long enough to be searched for.
 pub fn quoted_ones_are_printed(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.get(PAGE) else {
         return vec![Finding::file(PAGE, "is missing")];

@@ -38,10 +38,10 @@ pub fn siblings_have_no_cycles(tree: &Tree) -> Vec<Finding> {
 /// The path of a module below its crate; empty for the crate itself.
 type ModulePath = Vec<String>;
 
-/// Dependencies between siblings, each with one module that has it and the module that it uses.
+/// Dependencies between siblings, each with one module that depends and the module that it uses.
 type Dependencies = BTreeMap<(String, String), (ModulePath, ModulePath)>;
 
-/// Longer chains of re-exports are not followed.
+/// Maximum length of a chain of re-exports that is followed.
 const RESOLVE_DEPTH_MAX: usize = 16;
 
 /// The declarations and references of one module. Test code is left out.
@@ -67,7 +67,7 @@ struct Crate {
 #[derive(Debug, PartialEq, Eq)]
 struct Cycle {
     members: Vec<String>,
-    /// For each pair of members one module that depends on another one.
+    /// For each pair of members, one module and a module that it depends on.
     because: Vec<(ModulePath, ModulePath)>,
 }
 
@@ -151,7 +151,7 @@ impl Crate {
             "self" => from.clone(),
             "super" => parent(from)?,
             _ => {
-                // A name of this module, or another crate.
+                // The first segment is a name of this module, or another crate.
                 let here = self.modules.get(from)?;
                 if !here.has(first) {
                     return None;
@@ -259,7 +259,7 @@ impl Module {
     }
 }
 
-/// Collects the paths of code.
+/// Collects the paths that code refers to.
 struct References<'a>(&'a mut Module);
 
 impl<'ast> Visit<'ast> for References<'_> {
@@ -325,7 +325,7 @@ fn name_of(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Returns the groups of names that reach each other.
+/// Returns the groups of modules that reach each other.
 fn cycles_among(edges: &Dependencies) -> Vec<Cycle> {
     let mut reach: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (one, other) in edges.keys() {
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn re_exports_count_as_what_they_lead_to() {
+    fn re_exports_count_as_their_target() {
         let files = [
             (
                 "lib.rs",

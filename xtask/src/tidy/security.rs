@@ -8,7 +8,8 @@ const ATTACKS: &str = "xtask/src/attack.rs";
 /// Prefix of an attack in its list.
 const BEFORE_NAME: &str = "    Hole(\n        \"";
 
-/// Tests are quoted as `` `file.rs::test` ``, attacks as `` `attack name` ``.
+/// Tests are quoted as `` `file.rs::test` ``, attacks as `` `attack name` ``. Reports quotes that do not exist and attacks that
+/// are not named.
 pub fn evidence_exists(tree: &Tree) -> Vec<Finding> {
     let (Some(page), Some(attacks)) = (tree.get(PAGE), tree.get(ATTACKS)) else {
         return vec![Finding::file(PAGE, format!("it or {ATTACKS} is missing"))];
@@ -39,7 +40,7 @@ pub fn evidence_exists(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A path of a type is not a test, because it has no file.
+/// Returns whether a quoted test exists. True for a quote without a file, because it is the path of a type.
 fn is_test(tree: &Tree, file: &str, test: &str) -> bool {
     let (end, begin) = (format!("/{file}"), format!("fn {test}("));
     let is_file = file.ends_with(".rs");

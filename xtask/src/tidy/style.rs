@@ -6,10 +6,10 @@ use super::{Finding, Source, Tree};
 const LINES_MAX: usize = 800;
 const SIZE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The only file of the tests that may sleep.
+/// Path of the only test file that may sleep.
 const AWAITING: &str = "crates/tachikoma-testkit/src/awaiting.rs";
 
-// Put together, so that this file does not contain what it forbids.
+// The words are put together, so that this file does not contain them.
 const UNFINISHED_TEXT: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X")];
 const UNFINISHED_CODE: [&str; 6] = [
     "todo!",
@@ -29,7 +29,7 @@ const ONE_MACHINE: [&str; 6] = [
     concat!("index.", "crates.io"),
 ];
 
-/// A file can be read at once.
+/// No Rust file is longer than `LINES_MAX` lines.
 pub fn files_are_short(tree: &Tree) -> Vec<Finding> {
     tree.rust()
         .map(|source| (source, source.text.lines().count()))
@@ -41,7 +41,7 @@ pub fn files_are_short(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Each file begins with its purpose.
+/// Each file starts with a `//!` comment about its purpose.
 pub fn files_say_what_they_are_for(tree: &Tree) -> Vec<Finding> {
     tree.rust()
         .filter(|source| !source.text.starts_with("//!"))
@@ -52,7 +52,7 @@ pub fn files_say_what_they_are_for(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Merged code is finished, and every test runs.
+/// The code has no markers of unfinished work, and no ignored tests.
 pub fn nothing_is_left_unfinished(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in tree.rust() {
@@ -68,7 +68,7 @@ pub fn nothing_is_left_unfinished(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Tests wait for states: a sleep is either too long or too short.
+/// Tests wait for states and do not sleep: a sleep is either too long or too short.
 pub fn tests_do_not_sleep(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in tree.rust().filter(|source| source.path != AWAITING) {
@@ -83,7 +83,7 @@ pub fn tests_do_not_sleep(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Everything in a `tests` directory and in the test kit is test code, otherwise the unit tests.
+/// Returns the first line of test code. In a `tests` directory and in the test kit, all code is test code.
 fn first_line_of_tests(source: &Source, code: &str) -> usize {
     let path = &source.path;
     if path.contains("/tests/") || path.starts_with("crates/tachikoma-testkit/") {
@@ -93,7 +93,7 @@ fn first_line_of_tests(source: &Source, code: &str) -> usize {
     }
 }
 
-/// The repository can be cloned quickly.
+/// No file is so large that it slows down a clone of the repository.
 pub fn nothing_is_large(tree: &Tree) -> Vec<Finding> {
     tree.0
         .iter()
@@ -105,7 +105,7 @@ pub fn nothing_is_large(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// No file names a machine or network of a developer.
+/// No file contains a path or host of a developer's machine.
 pub fn nothing_of_one_machine(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.0 {
@@ -119,7 +119,7 @@ pub fn nothing_of_one_machine(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A path counts at its start, not as a part of a longer one.
+/// Returns whether a line contains a path. A path inside of a longer path is not found.
 fn names(line: &str, word: &str) -> bool {
     let goes_on = |c: char| c.is_alphanumeric() || "._-/]}*$".contains(c);
     line.match_indices(word).any(|(start, _)| {

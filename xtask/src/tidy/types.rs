@@ -7,17 +7,17 @@ use syn::{Fields, Item, Type};
 use super::modules::is_for_tests;
 use super::{Finding, Source, Tree};
 
-/// Fields of a struct that holds the state of something that runs.
+/// Maximum number of fields of a struct that holds running state.
 const FIELDS_MAX: usize = 12;
 
-/// Code that runs loops and servers.
+/// Directories with code that runs loops and servers.
 const RUNNING: [&str; 3] = [
     "crates/tachikoma-git/src/",
     "crates/tachikoma-loop-runner/src/",
     "crates/tachikoma-opencode/src/",
 ];
 
-/// Structs that are settings, and hold no running state.
+/// Structs that are settings and have no running state.
 const SETTINGS: [&str; 2] = ["LoopConfig", "SupervisorSettings"];
 
 /// Types with methods in several files. Each of these files is one group of transitions of a state machine.
@@ -67,7 +67,7 @@ pub fn a_type_is_implemented_in_one_file(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Running state is divided into structs that can be understood one by one.
+/// Structs with running state have at most `FIELDS_MAX` fields.
 pub fn running_state_is_small(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for_each_crate(tree, |files| {
@@ -91,7 +91,7 @@ pub fn running_state_is_small(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Crates that are not checked yet.
+/// Crates to which this rule does not apply yet.
 const UNCHECKED: [&str; 5] = [
     "tachikoma-agents",
     "tachikoma-core",
@@ -111,7 +111,7 @@ fn for_each_crate<'a>(tree: &'a Tree, mut check: impl FnMut(&[(&'a Source, Vec<I
         if name == "tachikoma-testkit" || is_test || UNCHECKED.contains(&name) {
             continue;
         }
-        // The compiler reports what cannot be parsed.
+        // Files that cannot be parsed are skipped, because the compiler reports them.
         let Ok(parsed) = syn::parse_file(&source.text) else {
             continue;
         };
@@ -137,7 +137,7 @@ fn type_name(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Returns the type that an inherent `impl` block is for.
+/// Returns the type of an inherent `impl` block; `None` for other items.
 fn implemented(item: &Item) -> Option<String> {
     let Item::Impl(item) = item else { return None };
     let Type::Path(path) = &*item.self_ty else {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Finding, Source, Tree};
 
-/// Words and phrases of the old style. Most of them hide a noun, or are a metaphor.
+/// Words and phrases of an old style. Most of them hide a noun, or are a metaphor.
 const OLD_STYLE: [&str; 13] = [
     "whoever",
     "whatever",
@@ -21,10 +21,10 @@ const OLD_STYLE: [&str; 13] = [
     "told",
 ];
 
-/// Good uses: the name of a user, and plain negations.
+/// Phrases that are allowed: the name of a user, and plain negations.
 const ALLOWED: [&str; 4] = ["as nobody", "`nobody`", "there is no", "is no longer"];
 
-/// How many lines of an area have such a word. A number may only fall; areas that are not listed have none.
+/// Number of lines of an area with such a word. A number may only decrease; areas that are not listed have none.
 const KNOWN: [(&str, usize); 6] = [
     ("docs", 194),
     ("tachikoma-core", 16),
@@ -34,7 +34,7 @@ const KNOWN: [(&str, usize); 6] = [
     ("tachikoma-runtime", 5),
 ];
 
-/// Findings of one area that are shown: more are not read.
+/// Maximum number of findings that are shown for one area.
 const SHOWN_MAX: usize = 40;
 
 /// Comments, help texts and documentation use plain words. Help texts are comments of the arguments.
@@ -75,7 +75,7 @@ fn words_beyond(tree: &Tree, known: &[(&str, usize)]) -> Vec<Finding> {
 /// Returns the crate of a source file, with `/tests` for its tests, or `docs` for a page.
 fn area(source: &Source) -> Option<String> {
     if source.path.ends_with(".md") {
-        // A changelog is history.
+        // The changelog is not checked, because it is history.
         return (source.path != "CHANGELOG.md").then(|| "docs".to_owned());
     }
     if !source.is_rust() {
@@ -89,7 +89,7 @@ fn area(source: &Source) -> Option<String> {
     })
 }
 
-/// Returns the part of a line that a person reads as text.
+/// Returns the part of a line that is text for readers: a comment or a page.
 fn prose<'a>(source: &Source, line: &'a str) -> &'a str {
     if !source.is_rust() {
         return line;

@@ -69,8 +69,8 @@ fn a_detached_child_of_the_agent_is_refused_too() {
     assert_eq!(refused(&scratch), ["stop"]);
 }
 
-/// With an empty environment only its ancestors identify it: below a program with a name that is not UTF-8, below many processes,
-/// and while its ancestors exit.
+/// The environment of the descendant is empty, so only its ancestors identify it: a program with a name that is not UTF-8, many
+/// processes, and processes that exit.
 #[test]
 fn a_descendant_of_the_agent_is_recognized_through_other_processes() {
     let scratch = Scratch::new();
@@ -121,7 +121,7 @@ fn an_agent_that_edits_the_configuration_does_not_change_the_running_loop() {
     assert_eq!(asked, [] as [Value; 0]);
 }
 
-/// A nested loop was started inside of another loop: its operator is the process that started it there.
+/// The operator of a nested loop is the process that started it, which may belong to the outer loop.
 #[test]
 fn a_nested_loop_obeys_the_process_that_started_it() {
     let scratch = Scratch::new();
@@ -136,7 +136,7 @@ fn a_nested_loop_obeys_the_process_that_started_it() {
     assert_eq!(live.wait(SOON).code(), Some(5));
 }
 
-/// Opens many connections to a socket and sends nothing.
+/// A C program that opens many connections to a socket and sends nothing.
 const CROWDS: &str = "#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -85,7 +85,7 @@ fn a_hook_that_stops_the_loop_runs_to_its_end() {
             hook(on, "sh stops.sh", ""),
             hook("loop_end", "echo the end", ""),
         ];
-        // In a file, because a hook's name is its command, shortened, and the binary's path may be long.
+        // The command is in a file, because a hook is named after its shortened command, and the path of the binary may be long.
         scratch.write(
             "stops.sh",
             format!("{BIN} stop > said; sleep 0.3; echo all of it"),
@@ -108,7 +108,11 @@ fn a_hook_that_stops_the_loop_runs_to_its_end() {
             ],
             "{on}"
         );
-        assert_eq!(refused(&scratch), [""; 0], "a hook is the operator's");
+        assert_eq!(
+            refused(&scratch),
+            [""; 0],
+            "a hook runs with the rights of the operator"
+        );
     }
 }
 

@@ -11,7 +11,7 @@ use crate::git_support::repository;
 use crate::live_support::{BIN, await_nobody, obey, seconds};
 use crate::support::{CLAIMS, SOON, events, run, tachikoma};
 
-/// Creates a program outside of the work tree, as an agent could.
+/// Creates a program outside of the work tree, as an agent could do.
 fn planted(scratch: &Scratch, name: &str, script: &str) -> PathBuf {
     scratch.write_script(scratch.home().join(name), format!("#!/bin/sh\n{script}\n"))
 }
@@ -33,7 +33,7 @@ fn asks(words: &str, said: &str) -> String {
 fn a_git_hook_cannot_command_the_loop_and_its_processes_end_with_the_run() {
     let scratch = repository();
     let long = seconds();
-    // In a new session, reparented, and without variables that identify it.
+    // This process has a new session, another parent and no variables that identify it.
     let left = planted(
         &scratch,
         "left",
@@ -80,7 +80,7 @@ fn a_git_hook_cannot_command_the_loop_and_its_processes_end_with_the_run() {
     assert_eq!(
         processes_with(&long),
         [] as [u32; 0],
-        "nothing outlives the run"
+        "no process of the hook survives the run"
     );
     let said = fs::read_to_string(scratch.home().join("said")).unwrap();
     let answers: Vec<_> = said.lines().filter(|line| line.ends_with(": 1")).collect();
@@ -89,7 +89,7 @@ fn a_git_hook_cannot_command_the_loop_and_its_processes_end_with_the_run() {
     assert_eq!(
         events(&scratch, "iteration_started").len(),
         1,
-        "the operator's answer counts"
+        "the answer of the operator is accepted"
     );
 }
 
@@ -141,7 +141,7 @@ fn processes_from_before_the_run_are_not_ended() {
     let ran = Tool::new("/bin/sh", &scratch).run(["-c", &script, CLAIMS]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     let left = processes_with(&long);
-    assert_eq!(left.len(), 1, "it is the operator's");
+    assert_eq!(left.len(), 1, "the operator started this process");
     let pid = i32::try_from(left[0])
         .ok()
         .and_then(rustix::process::Pid::from_raw);

@@ -11,7 +11,7 @@ use crate::git_support::{repository, run_iterations};
 use crate::live_pty::Terminal;
 use crate::support::tachikoma;
 
-/// A program that records its arguments and that it ran.
+/// Creates a program that records its arguments and the fact that it ran.
 fn planted(scratch: &Scratch, name: &str) -> String {
     let path = scratch.home().join(name);
     let script = format!("#!/bin/sh\ntouch {0}.ran; cat \"$@\"\n", path.display());
@@ -94,7 +94,7 @@ fn diff_starts_no_git_in_a_nested_repository() {
 fn git_does_not_fetch_missing_objects() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > tracked"]);
-    // A partial clone with a program as its remote, and a missing blob.
+    // The repository is a partial clone with a program as its remote, and one blob is missing.
     let fetches = planted(&scratch, "fetches");
     for (setting, value) in [
         ("core.repositoryFormatVersion", "1"),
@@ -139,7 +139,7 @@ fn commands_that_run_git_hand_it_no_secret() {
         &["diff", "1"][..],
         &["state", "backup"],
         &["state", "restore", "--yes"],
-        // The purge comes last, because it deletes the configuration.
+        // The purge is the last command, because it deletes the configuration.
         &["rollback", "1", "--yes"],
     ] {
         let who = words[..words.len().min(2)].join("-");

@@ -12,7 +12,7 @@ use crate::support::{CLAIMS, run, tachikoma};
 
 pub const CANARY: &str = "canary-4711";
 
-/// A program that records its environment and all it can read of its ancestors.
+/// Creates a program that records its environment and everything it can read of its ancestor processes.
 pub fn spy(scratch: &Scratch) -> String {
     let script = "#!/bin/sh\n{ env; p=$$\nwhile [ \"$p\" -gt 1 ]; do echo \"[$p]\"; tr '\\0' '\\n' < /proc/$p/environ\n\
         p=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$p/status); done; } >> \"$(dirname \"$0\")/found.$1\" 2>&1\n";
@@ -58,7 +58,7 @@ fn no_started_process_can_read_the_secrets_of_notifications() {
     for who in ["agent", "git", "gate", "frame", "message", "beside"] {
         assert_clean(&scratch, who);
     }
-    assert_eq!(service.came().len(), 1, "the message itself has them");
+    assert_eq!(service.came().len(), 1, "the message contains the secrets");
 }
 
 #[test]

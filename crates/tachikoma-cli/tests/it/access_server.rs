@@ -33,7 +33,7 @@ fn agents_cannot_stop_or_replace_the_shared_server() {
     let bed = Bed::new(&json!({}), "");
     let mut up = bed.up();
     let before = bed.await_ready(1);
-    // Also without the variables that identify it, and reparented.
+    // The agent also sends these requests without the variables that identify it, and from a process with another parent.
     let asks = format!(
         "{BIN} opencode stop; echo $? >> answers; {BIN} opencode restart; echo $? >> answers; \
          (setsid env -u TACHIKOMA_LOOP_ID -u TACHIKOMA_INSIDE {BIN} opencode stop; echo $? >> answers) & wait; {CLAIMS}"
@@ -65,7 +65,11 @@ fn the_supervisor_obeys_signals_of_the_operator_only() {
     let ran = bed.tool().run(run(&[], &signals));
     expect(&ran, 0);
     assert_eq!(bed.scratch.read("answer"), "1\n");
-    assert_ne!(bed.scratch.read("tachikoma.toml"), text, "it tried");
+    assert_ne!(
+        bed.scratch.read("tachikoma.toml"),
+        text,
+        "the tool changed the configuration"
+    );
     assert!(up.is_running());
     assert!(!up.stdout().contains("the settings were read again"));
     assert_eq!(bed.status()["pid"], before["pid"]);

@@ -13,7 +13,7 @@ use crate::live_support::{
 };
 use crate::support::{CLAIMS, run, tachikoma};
 
-/// Finds the runner from the agent: the parent of the guard's parent.
+/// Shell code that finds the process id of the runner from the agent: the parent of the guard's parent.
 const RUNNER: &str =
     "above() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; runner=$(above $(above $PPID))";
 
@@ -35,7 +35,7 @@ fn reloads(tool: &tachikoma_testkit::Tool<'_>) -> usize {
     events.iter().filter(of).count()
 }
 
-/// A SIGHUP is refused because its sender is unknown.
+/// Waits until the runner has refused a SIGHUP because its sender is unknown.
 fn await_refusal_in_doubt(tool: &tachikoma_testkit::Tool<'_>) {
     await_until("it is recorded", SOON, || {
         events(tool).iter().any(|record| {
@@ -48,7 +48,7 @@ fn await_refusal_in_doubt(tool: &tachikoma_testkit::Tool<'_>) {
 #[test]
 fn signals_of_the_agent_do_not_end_the_loop() {
     let scratch = Scratch::new();
-    // Sent one at a time, because pending signals have no order.
+    // The agent sends one signal at a time, because pending signals have no order.
     let signals = "n=0; for s in TERM INT INT INT HUP TSTP; do kill -s $s $runner; n=$((n+1)); \
          until [ $(grep -c access_refuse[d] .ralph/loops/*/journal-0001.jsonl) = $n ]; do sleep 0.01; done; done";
     let script = format!("{RUNNER}; {signals}; {CLAIMS}");
@@ -85,7 +85,7 @@ fn the_agent_cannot_make_a_detached_loop_reload() {
 }
 
 #[test]
-fn a_signal_of_an_exited_sender_counts_only_if_it_is_sigterm() {
+fn a_signal_from_a_sender_that_has_exited_is_obeyed_only_if_it_is_sigterm() {
     let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
     scratch.write("tachikoma.toml", CONFIG);
     let tool = tool(&scratch);
@@ -108,7 +108,7 @@ fn a_signal_of_an_exited_sender_counts_only_if_it_is_sigterm() {
     await_until("it ends", SOON, || !is_alive(runner));
 }
 
-/// Sends a signal without a process id that the kernel vouches for: by `F_SETSIG` of a pipe, or by `sigqueue`.
+/// A C program that sends a signal for which the kernel reports no trustworthy sender: by `F_SETSIG` of a pipe, or by `sigqueue`.
 const POKES: &str = "#define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -128,7 +128,7 @@ int main(int count, char **words) {
 
 #[test]
 fn signals_with_a_forgeable_sender_are_refused() {
-    // Sent one at a time, because pending signals have no order.
+    // The programs send one signal at a time, because pending signals have no order.
     let pokes = "n=0; for s in 1 2 15; do for how in p q; do ./pokes $runner $s $how & n=$((n+1)); \
          until [ $(grep -c access_refuse[d] .ralph/loops/*/journal-0001.jsonl) = $n ]; do sleep 0.01; done; done; done";
     let scratch = with_agent(&format!("{RUNNER}; {pokes}; {UP} {UNTIL_GO}"));

@@ -48,7 +48,7 @@ fn a_usage_limit_is_shown_with_its_reset() {
 }
 
 #[test]
-fn the_summary_for_people_is_text() {
+fn agents_decode_prints_a_text_summary_without_json() {
     let scratch = Scratch::new();
     let words = |name: &str, exit: &str| {
         let file = corpus().join(format!("{name}.jsonl"));
@@ -172,7 +172,7 @@ fn unreadable_input_is_an_error() {
 }
 
 #[test]
-fn unknown_lines_are_counted() {
+fn lines_that_agents_decode_does_not_know_are_counted() {
     let scratch = Scratch::new();
     let good = r#"{"type":"result","subtype":"success","is_error":false,"result":"fine","usage":{"output_tokens":3},"total_cost_usd":0.5}"#;
     let long = format!(r#"{{"type":"user","x":"{}"}}"#, "x".repeat(9 << 20));

@@ -12,7 +12,7 @@ use crate::live_support::{
     with_agent,
 };
 
-/// Kills a runner, and waits until its guard has cleaned up.
+/// Kills a runner and waits until its guard has ended the agent's processes.
 fn kill(live: Live) {
     let pid = i32::try_from(live.pid()).unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
@@ -27,9 +27,9 @@ fn operator(tool: &Tool<'_>) -> Vec<Value> {
     events.filter(|event| event["type"] == "operator").collect()
 }
 
-/// Nothing is recorded after the question, so a wait for a second record would wait for the answer.
+/// The question is the last record of this journal, so `run --detach` must not wait for a record after it.
 #[test]
-fn a_detached_loop_may_begin_with_a_question() {
+fn a_detached_loop_may_start_with_a_question() {
     let scratch = with_agent(UP);
     let tool = tool(&scratch);
     let mut words = ATTENDED.to_vec();
@@ -55,7 +55,10 @@ fn a_question_is_answered_by_a_command_and_a_stale_answer_is_refused() {
         shown.contains("question   1: iteration 1 is next\nanswer     continue, reboot, edit, pause, stop; without an answer: pause at "),
         "{shown}"
     );
-    assert!(!scratch.path().join("up1").exists(), "nothing has begun");
+    assert!(
+        !scratch.path().join("up1").exists(),
+        "no iteration has started"
+    );
 
     for (words, says) in [
         (
@@ -134,7 +137,7 @@ fn a_question_stays_open_after_the_runner_is_killed() {
     );
     let live = tool.spawn(["run"]);
     let after = await_question(&tool, 1);
-    assert_eq!(before, after, "with its number and its time");
+    assert_eq!(before, after, "the question has the same number and time");
     obey(&tool, &["answer", "1", "continue"]);
     await_question(&tool, 2);
     assert_eq!(stop(&tool, live), Some(5));
@@ -165,7 +168,7 @@ fn an_agent_cannot_answer_for_the_operator() {
 }
 
 #[test]
-fn an_edited_prompt_holds_for_one_iteration_and_survives_a_kill() {
+fn an_edited_prompt_is_used_for_one_iteration_and_survives_a_kill() {
     let scratch = with_agent(&format!(
         "cat >>prompts; echo == >>prompts; {UP} {UNTIL_GO}"
     ));
@@ -182,7 +185,7 @@ fn an_edited_prompt_holds_for_one_iteration_and_survives_a_kill() {
     };
     let stale = tool.run(["answer", "7", "edit", "--prompt-file", "next.md"]);
     assert_eq!(stale.code(), Some(1), "{}", stale.snapshot());
-    assert_eq!(kept(), 0, "nothing is kept for what is no answer");
+    assert_eq!(kept(), 0, "an invalid answer saves no prompt");
     let said = obey(&tool, &["answer", "edit", "--prompt-file", "next.md"]);
     assert_eq!(kept(), 1);
     assert_eq!(
@@ -240,7 +243,7 @@ fn a_message_of_the_operator_is_in_the_next_prompt_once() {
 }
 
 #[test]
-fn a_message_of_the_operator_is_repeated_after_its_iteration_was_cut_off() {
+fn a_message_of_the_operator_is_repeated_after_its_iteration_was_interrupted() {
     let scratch = with_agent(&format!(
         "cat >>prompts; echo == >>prompts; {UP} touch attempt$TACHIKOMA_ATTEMPT; {UNTIL_GO}"
     ));
@@ -343,14 +346,22 @@ fn a_reboot_is_confirmed() {
     assert_eq!(status(&tool)["session"]["number"], 2);
     obey(&tool, &["answer", "no"]);
     await_question(&tool, 3);
-    assert_eq!(status(&tool)["iteration"], 7, "put off for five iterations");
+    assert_eq!(
+        status(&tool)["iteration"],
+        7,
+        "the reboot is delayed for five iterations"
+    );
     assert_eq!(status(&tool)["session"]["number"], 2);
     assert_eq!(
         obey(&tool, &["skip"]),
         "continues without the reboot, as with the answer `no`\n"
     );
     await_question(&tool, 4);
-    assert_eq!(status(&tool)["iteration"], 12, "put off again");
+    assert_eq!(
+        status(&tool)["iteration"],
+        12,
+        "the reboot is delayed again"
+    );
     assert_eq!(stop(&tool, live), Some(5));
 }
 
@@ -380,6 +391,10 @@ fn the_socket_rejects_an_incomplete_answer() {
             "{replies:?}"
         );
     }
-    assert_eq!(await_question(&tool, 1)["id"], 1, "it is still open");
+    assert_eq!(
+        await_question(&tool, 1)["id"],
+        1,
+        "the question is still open"
+    );
     assert_eq!(stop(&tool, live), Some(5));
 }

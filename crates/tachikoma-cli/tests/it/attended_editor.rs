@@ -22,8 +22,7 @@ echo 'only this once' >>\"$1\"
 ls -l \"$1\" >listed
 ";
 
-/// The same without child processes: a shell waits for a child that is stopped before its `exec`, and cannot be
-/// stopped itself.
+/// Like `EDITOR`, but without child processes: a shell waits for a child that is stopped before its `exec`, and cannot be stopped itself.
 const ALONE: &str = "#!/bin/sh
 mkfifo close
 echo $$ >editor.tmp; mv editor.tmp editor
@@ -46,7 +45,7 @@ fn editing_with<'a>(scratch: &'a Scratch, script: &str) -> (Tool<'a>, Terminal, 
     let path = scratch.path().join("editor");
     await_until("the editor is open", SOON, || path.exists());
     let editor = scratch.read("editor").trim().parse().unwrap();
-    // The editor starts before it has the terminal.
+    // The editor process starts before the loop gives it the terminal.
     await_until("keys are the editor's", SOON, || {
         terminal.has_in_front(editor)
     });
@@ -64,7 +63,11 @@ fn ctrl_c_in_an_editor_does_not_stop_the_loop() {
     let interrupted = scratch.path().join("interrupted");
     terminal.press(CTRL_C);
     await_until("the editor hears it", SOON, || interrupted.exists());
-    assert_eq!(status(&tool)["question"]["id"], 1, "nothing else does");
+    assert_eq!(
+        status(&tool)["question"]["id"],
+        1,
+        "no other process gets the keys"
+    );
     close(&scratch);
     terminal.await_text("question 2: iteration 1 is over");
     assert_eq!(scratch.read("prompts"), "work\nonly this once\n");
@@ -102,7 +105,7 @@ fn ctrl_z_in_an_editor_stops_the_loop_too_and_both_continue() {
     let mut pressed = Some(Instant::now());
     await_until("the editor is stopped", SOON, || {
         let is_stopped = state_of(editor) == Some('T');
-        // The program may get the terminal only after our key: then the key is pressed once more.
+        // A key that is pressed before the editor has the terminal has no effect, so it is pressed again.
         let in_vain = pressed.is_some_and(|pressed| pressed.elapsed() > Duration::from_secs(2));
         if !is_stopped && in_vain && terminal.has_in_front(editor) {
             pressed = None;
@@ -115,7 +118,7 @@ fn ctrl_z_in_an_editor_stops_the_loop_too_and_both_continue() {
     });
     terminal.signal(Signal::CONT);
     await_until("the editor goes on", SOON, || state_of(editor) != Some('T'));
-    // Opened for reading and writing, so that opening does not block.
+    // The named pipe is opened for reading and writing, so that the open does not block.
     let gate = scratch.path().join("close");
     let mut gate = File::options().read(true).write(true).open(gate).unwrap();
     gate.write_all(b"\n").unwrap();
@@ -137,7 +140,7 @@ fn a_loop_that_ends_takes_its_terminal_back_from_an_editor() {
     let (code, screen) = terminal.end();
     assert_eq!(code, Some(5));
     let draft = screen.behind("note: your unfinished text is in ");
-    let draft = fs::read_to_string(draft.expect("it is said where"));
+    let draft = fs::read_to_string(draft.expect("the output names the file of the edited prompt"));
     assert_eq!(draft.unwrap(), "work\n");
 }
 
@@ -154,7 +157,7 @@ fn a_third_ctrl_c_restores_the_terminal() {
     terminal.press(CTRL_C);
     let hook = scratch.path().join("hook0");
     await_until("the hook at the end hangs", SOON, || hook.exists());
-    // Two presses at once may be merged into one signal.
+    // Two presses of Ctrl-C at the same time may be merged into one signal.
     await_until("the program ends", SOON, || {
         terminal.press(CTRL_C);
         terminal.has_ended()
@@ -181,7 +184,7 @@ fn a_question_waits_for_a_prompt_that_is_being_edited() {
     );
     assert!(
         !terminal.raw().contains("question 1 waits"),
-        "whoever writes has the terminal"
+        "the editor has the terminal"
     );
     fs::remove_file(scratch.path().join("editor")).unwrap();
     close(&scratch);
@@ -217,7 +220,7 @@ fn a_late_edit_is_kept_for_the_next_question() {
     assert_eq!(terminal.end().0, Some(5));
 }
 
-/// An editor that starts a background server, which sends requests to the loop.
+/// An editor that starts a background server, which sends requests to the loop after the editor has exited.
 const LEAVES: &str = "#!/bin/sh
 (setsid sh server.sh >/dev/null 2>&1 </dev/null &)
 while [ ! -e serving ]; do sleep 0.02; done
@@ -247,7 +250,10 @@ fn a_server_started_by_an_editor_survives_the_run_but_cannot_command_it() {
     let (code, screen) = terminal.end();
     assert_eq!(code, Some(5), "{screen:#?}");
     let server = scratch.read("serving").trim().parse().unwrap();
-    assert!(is_alive(server), "it is not ended with the run");
+    assert!(
+        is_alive(server),
+        "the background server still runs after the run"
+    );
     close(&scratch);
     await_until("it ends by itself", SOON, || !is_alive(server));
 }

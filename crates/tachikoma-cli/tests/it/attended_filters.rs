@@ -10,8 +10,8 @@ use tachikoma_testkit::{Live, Scratch, Tool, await_until};
 use crate::attended_support::{ATTENDED, CALLED_OFF, await_question, repository, rolled_back};
 use crate::live_support::{SOON, obey, tool};
 
-/// A repository with an agent that damages two files, adds one and removes one. A filter writes the last of them: it fails, or hangs, while
-/// a file of that name exists.
+/// A repository with an agent that damages two files, adds one and removes one. A git filter writes the last file. It fails or
+/// hangs while a marker file exists.
 struct Ground {
     scratch: Scratch,
 }
@@ -119,7 +119,7 @@ fn a_failing_filter_leaves_the_work_tree_unchanged() {
     assert_eq!(live.wait(SOON).code(), Some(5));
 }
 
-/// Starts a rollback and kills the runner during it.
+/// Starts a rollback and kills the runner before the rollback is complete.
 fn killed_half_way(ground: &Ground) -> Tool<'_> {
     let (tool, live) = ground.begin();
     ground.set("s-hangs");
@@ -142,8 +142,8 @@ fn a_purge_deletes_the_backup_of_a_killed_rollback() {
 fn the_next_runner_undoes_a_rollback_that_cannot_be_finished() {
     let ground = Ground::new();
     let tool = killed_half_way(&ground);
-    assert_ne!(ground.files(), SPOILT, "half of it");
-    assert_ne!(ground.files(), GOOD, "half of it");
+    assert_ne!(ground.files(), SPOILT, "the rollback is incomplete");
+    assert_ne!(ground.files(), GOOD, "the rollback is incomplete");
     ground.unset("s-hangs");
     ground.set("s-fails");
     let live = tool.spawn(["run"]);
@@ -167,7 +167,7 @@ fn a_rollback_that_can_be_neither_finished_nor_undone_ends_the_loop() {
     ground.set("s-hangs");
     obey(&tool, &["answer", "rollback"]);
     ground.reached();
-    // A directory at the path of a file that has to be restored.
+    // There is a directory at the path of a file that the rollback has to restore.
     let place = ground.scratch.path().join("z");
     let _ = fs::remove_file(&place);
     fs::create_dir(&place).unwrap();
@@ -192,16 +192,16 @@ fn a_rollback_that_can_be_neither_finished_nor_undone_ends_the_loop() {
 
 #[test]
 fn a_stop_is_obeyed_while_a_filter_sleeps() {
-    // During the survey, the planning and the checkout.
+    // The filter hangs during the survey, the planning and the checkout of the rollback.
     for hangs in ["c-hangs", "p-hangs", "s-hangs"] {
         let ground = Ground::new();
         let (tool, live) = ground.begin();
         if hangs == "p-hangs" {
-            // The planning step runs the filter first.
+            // The planning step of a rollback runs the `clean` filter first.
             let leaves = ["config", "filter.odd.clean", "echo late >late; cat"];
             ground.scratch.git(&leaves);
         }
-        // A change, so that the survey runs the filter.
+        // A changed file makes the survey run the filter.
         ground.scratch.write("z", "spoilt again\n");
         ground.set(hangs);
         obey(&tool, &["answer", "rollback"]);

@@ -29,7 +29,7 @@ fn ground() -> Scratch {
     scratch
 }
 
-/// Returns the complete records of the journal so far.
+/// Returns the complete records that the journal has so far.
 fn journal(scratch: &Scratch) -> Vec<Value> {
     let loops = scratch.path().join(".ralph/loops");
     let mut found: Vec<PathBuf> = fs::read_dir(loops)
@@ -45,7 +45,7 @@ fn journal(scratch: &Scratch) -> Vec<Value> {
     lines.flat_map(records).collect()
 }
 
-/// Returns the open question, if there is one.
+/// Returns the record of the open question; `None` if no question is open.
 fn open(records: &[Value]) -> Option<Value> {
     let said = records.iter().rev().map(|record| &record["event"]);
     let last = said
@@ -54,7 +54,7 @@ fn open(records: &[Value]) -> Option<Value> {
     (last["what"] == "asked").then(|| last.clone())
 }
 
-/// Returns this operator's answer to a question.
+/// Returns the answer that the test gives to a question.
 fn answer(scratch: &Scratch, question: &Value) -> &'static str {
     let offers = |choice: &str| {
         let choices = question["choices"].as_array().unwrap();
@@ -67,7 +67,11 @@ fn answer(scratch: &Scratch, question: &Value) -> &'static str {
         ("confirm_reboot", _) => "yes",
         ("after_iteration", Some(1)) if offers("rollback") => "rollback",
         ("after_iteration", Some(1)) => {
-            assert_eq!(scratch.read("file"), "good\n", "it was rolled back");
+            assert_eq!(
+                scratch.read("file"),
+                "good\n",
+                "the iteration was rolled back"
+            );
             "continue"
         }
         ("after_iteration", Some(3)) => "stop",
@@ -75,7 +79,7 @@ fn answer(scratch: &Scratch, question: &Value) -> &'static str {
     }
 }
 
-/// Runs until the loop ends or a given record is written. Returns whether the loop ended by itself.
+/// Answers questions until the loop ends or `kill_at` records are written, then kills the runner. Returns whether the loop ended by itself.
 fn live(scratch: &Scratch, tool: &Tool<'_>, runner: Live, kill_at: usize) -> bool {
     let mut runner = Some(runner);
     let mut answered = 0;
@@ -92,7 +96,7 @@ fn live(scratch: &Scratch, tool: &Tool<'_>, runner: Live, kill_at: usize) -> boo
             let id = question["id"].as_u64().unwrap();
             if id > answered {
                 let choice = answer(scratch, &question);
-                // A runner that was just started may not listen yet.
+                // A runner that has just started may not accept connections yet.
                 if tool.run(["answer", &id.to_string(), choice]).code() == Some(0) {
                     answered = id;
                 }
@@ -112,7 +116,7 @@ fn live(scratch: &Scratch, tool: &Tool<'_>, runner: Live, kill_at: usize) -> boo
     }
 }
 
-/// Returns the numbers of the records around questions in an undisturbed run.
+/// Returns the numbers of the records before and after questions in a run without kills.
 fn around_questions() -> Vec<usize> {
     let scratch = ground();
     let tool = tool(&scratch);
@@ -128,7 +132,7 @@ fn around_questions() -> Vec<usize> {
 }
 
 #[test]
-fn a_runner_is_killed_at_each_record_around_questions_and_the_loop_goes_on() {
+fn a_runner_killed_at_each_record_around_questions_is_replaced_and_the_loop_continues() {
     let around = around_questions();
     assert!(around.len() >= 15, "{around:?}");
     for kill_at in around {
@@ -137,10 +141,10 @@ fn a_runner_is_killed_at_each_record_around_questions_and_the_loop_goes_on() {
         assert!(!live(&scratch, &tool, tool.spawn(RUN), kill_at));
         let begun = journal(&scratch);
         if begun.last().unwrap()["event"]["type"] == "stopped" {
-            // The loop ended before the kill.
+            // The loop ended before the runner could be killed.
             continue;
         }
-        // The arguments are recorded at the first start.
+        // Arguments are needed only if no run recorded them yet.
         let words = match begun.iter().any(|it| it["event"]["type"] == "started") {
             true => vec!["run"],
             false => RUN.to_vec(),
@@ -166,8 +170,16 @@ fn a_runner_is_killed_at_each_record_around_questions_and_the_loop_goes_on() {
         assert_eq!(rolled_back[0]["error"], Value::Null, "{kill_at}");
         let answered = of("answered");
         let asked_for = answered.iter().filter(|it| it["choice"] == "rollback");
-        assert_eq!(asked_for.count(), 1, "{kill_at}: nobody has to ask twice");
-        assert_eq!(of("noted").len(), 1, "{kill_at}: the agent is told once");
+        assert_eq!(
+            asked_for.count(),
+            1,
+            "{kill_at}: the same question is not answered twice"
+        );
+        assert_eq!(
+            of("noted").len(),
+            1,
+            "{kill_at}: the agent gets the message once"
+        );
         assert_eq!(of("reboot_completed").len(), 1, "{kill_at}");
         let ids: Vec<u64> = of("asked")
             .iter()

@@ -10,13 +10,13 @@ use crate::attended_support::{ATTENDED, CALLED_OFF, await_question, repository, 
 use crate::autocommit_support::path_with_git;
 use crate::live_support::{SOON, await_status, obey, status, tool};
 
-/// Git arguments when git is about to change the work tree.
+/// Shell patterns for the arguments with which git changes the work tree.
 const CHANGES: &str = "*--dry-run*) ;; *read-tree*-m*-u*)";
 
-/// The same, after one file was restored.
+/// Like `CHANGES`, but git has restored one file already.
 const HALF_WAY: &str = "*--dry-run*) ;; *read-tree*-m*-u*";
 
-/// Git arguments when git is about to store the current work tree.
+/// Shell pattern for the arguments with which git stores the current work tree before a rollback.
 const KEEPS: &str = "*update-ref*before-rollback*)";
 
 /// A repository with an agent that damages two files and prints its prompt.
@@ -28,7 +28,7 @@ fn spoilt() -> Scratch {
     })
 }
 
-/// Returns the binary with a git that hangs at a given command until a file exists.
+/// Returns the binary with a git wrapper that hangs at a given git command until a file exists.
 fn slow<'a>(scratch: &'a Scratch, moment: &str) -> Tool<'a> {
     let home = scratch.home();
     let (hangs, go) = (home.join("hangs"), home.join("go"));
@@ -44,7 +44,7 @@ fn slow<'a>(scratch: &'a Scratch, moment: &str) -> Tool<'a> {
     tool(scratch).env("PATH", path_with_git(scratch, &script))
 }
 
-/// Starts a loop and rolls its first iteration back, until git hangs.
+/// Starts a loop, rolls its first iteration back, and waits until git hangs.
 fn rolling<'a>(scratch: &'a Scratch, moment: &str) -> (Tool<'a>, Live) {
     let tool = slow(scratch, moment);
     let live = tool.spawn(ATTENDED);
@@ -125,7 +125,11 @@ fn the_next_runner_finishes_a_rollback() {
     let pid = Pid::from_raw(i32::try_from(live.pid()).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     live.wait(SOON);
-    assert_eq!(files(&scratch), ["good\n", "spoilt\n"], "half of it");
+    assert_eq!(
+        files(&scratch),
+        ["good\n", "spoilt\n"],
+        "the rollback is incomplete"
+    );
     go(&scratch);
     let live = tool.spawn(["run"]);
     let asked = await_question(&tool, 3);

@@ -1,4 +1,4 @@
-//! What status, hooks and notifications show of an attended loop.
+//! The status, hooks and notifications of an attended loop.
 
 use std::io::Write as _;
 use std::process::Stdio;

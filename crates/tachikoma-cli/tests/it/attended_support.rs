@@ -12,7 +12,7 @@ pub(crate) const ATTENDED: [&str; 7] =
 /// Error message of a rollback that a stop interrupted.
 pub(crate) const CALLED_OFF: &str = "it was canceled, and nothing was changed";
 
-/// Returns a repository with a prompt and an agent that runs `script`. `more` writes further files to commit.
+/// Returns a repository with a prompt and an agent that runs `script`. `more` writes further files before the commit.
 pub(crate) fn repository(script: &str, more: impl FnOnce(&Scratch)) -> Scratch {
     let scratch = Scratch::with_git();
     scratch.write("prompt.md", "work\n");
@@ -30,7 +30,7 @@ pub(crate) fn await_question(tool: &Tool<'_>, id: u32) -> Value {
     asked["question"].clone()
 }
 
-/// Returns the errors of rollbacks in the journal.
+/// Returns the error of each rollback in the journal; null for a successful one.
 pub(crate) fn rolled_back(tool: &Tool<'_>) -> Vec<Value> {
     let records = events(tool).into_iter();
     let records = records.map(|record| record["event"].clone());

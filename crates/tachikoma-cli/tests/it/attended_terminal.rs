@@ -19,7 +19,7 @@ fn only_the_keys_of_a_question_answer_it() {
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
     terminal.await_text("question 1: iteration 1 is next");
     terminal.await_text("  c continue · r reboot · e edit · p pause · q stop; pause in ");
-    // A key that is not offered, keys that send several bytes, and a newline.
+    // These inputs are a key that is not offered, keys that send several bytes, and a newline.
     for wrong in ["y", "\u{1b}[C", "cc", "\n", "\u{4}"] {
         let before = terminal.raw().matches("not a valid key").count();
         await_until("keys are read", SOON, || terminal.gives_keys());
@@ -28,14 +28,18 @@ fn only_the_keys_of_a_question_answer_it() {
             terminal.raw().matches("not a valid key").count() > before
         });
     }
-    assert_eq!(status(&tool)["question"]["id"], 1, "it is still open");
+    assert_eq!(
+        status(&tool)["question"]["id"],
+        1,
+        "the question is still open"
+    );
     terminal.answer(b'c');
     terminal.await_text("question 2: iteration 1 is over");
     terminal.answer(b'q');
     let gives_keys = terminal.keeps_giving_keys();
     let (code, screen) = terminal.end();
     assert_eq!(code, Some(5), "{screen:#?}");
-    assert!(!gives_keys, "the terminal is as it was");
+    assert!(!gives_keys, "the terminal has its original mode");
     screen.assert_clean();
     assert!(screen.shows("question 2 is answered: stop"), "{screen:#?}");
 }
@@ -72,7 +76,7 @@ fn keys_pressed_before_a_question_do_not_answer_it() {
     terminal.type_in("c");
     go(&scratch, 1);
     await_until("keys are read", SOON, || terminal.gives_keys());
-    // Only the next key counts.
+    // Only keys that are pressed after the question answer it.
     terminal.press(b'p');
     await_status(&tool, "paused", |status| status["state"] == "paused");
     obey(&tool, &["stop"]);
@@ -133,7 +137,10 @@ fn every_exit_restores_the_terminal() {
     await_until("it is stopped", SOON, || {
         state_of(terminal.pid()) == Some('T')
     });
-    assert!(!terminal.gives_keys(), "a shell may have it");
+    assert!(
+        !terminal.gives_keys(),
+        "the terminal may belong to a shell again"
+    );
     terminal.signal(Signal::CONT);
     terminal.answer(b'q');
     assert!(!terminal.keeps_giving_keys());
@@ -146,7 +153,7 @@ fn every_exit_restores_the_terminal() {
 }
 
 #[test]
-fn without_a_terminal_nothing_is_read() {
+fn without_a_terminal_stdin_is_not_read() {
     let scratch = with_agent(UP);
     let tool = tool(&scratch);
     let mut command = tool.command(ATTENDED);
@@ -159,7 +166,7 @@ fn without_a_terminal_nothing_is_read() {
     stdin.write_all(b"c\ny\ncontinue\n").unwrap();
     drop(stdin);
     await_question(&tool, 1);
-    // If the runner had read stdin, it would have continued before it answers this.
+    // If the runner had read `continue` from stdin, the question would be closed now.
     assert_eq!(status(&tool)["question"]["id"], 1);
     assert!(!scratch.path().join("up1").exists());
     obey(&tool, &["stop"]);

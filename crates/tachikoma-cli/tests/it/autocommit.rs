@@ -1,4 +1,4 @@
-//! Commits of a loop in the user's repository: content, time and reports.
+//! Commits that a loop makes in the user's repository: their content, when they are made, and how they are reported.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn each_successful_iteration_is_committed() {
     );
     assert_eq!(files_of(&scratch, "HEAD~1"), ["known", "new1"]);
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new2"]);
-    assert_eq!(dirty(&scratch), "", "and nothing else is touched");
+    assert_eq!(dirty(&scratch), "", "no other file is changed");
     let head = scratch.git(&["rev-parse", "HEAD"]);
     let said = format!("committed 2 files as {}", &head[..7]);
     assert!(ran.stdout.contains(&said), "{}", ran.snapshot());
@@ -62,12 +62,19 @@ fn a_snapshot_is_stored_before_each_iteration() {
     let kept = snapshots(&scratch);
     let numbers: Vec<u32> = kept.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [1, 2, 3]);
-    assert_eq!(kept[1].1, kept[2].1, "nothing came in between");
+    assert_eq!(
+        kept[1].1, kept[2].1,
+        "nothing was committed between the iterations"
+    );
     let tree = |commit: &str| scratch.git(&["rev-parse", &format!("{commit}^{{tree}}")]);
     assert_eq!(tree(&kept[0].1), tree("HEAD~2"));
     assert_eq!(tree(&kept[2].1), tree("HEAD~1"));
     assert_eq!(events(&scratch, "snapshot_taken").len(), 2);
-    assert_eq!(subjects(&scratch).len(), 3, "nothing, nothing committed");
+    assert_eq!(
+        subjects(&scratch).len(),
+        3,
+        "an iteration without changes makes no commit"
+    );
 }
 
 #[test]
@@ -139,7 +146,7 @@ fn a_stop_that_waits_for_a_commit_is_shown_by_status() {
 }
 
 #[test]
-fn work_cut_by_a_kill_is_committed_when_the_loop_stops_in_a_pause() {
+fn work_interrupted_by_a_kill_is_committed_when_the_loop_stops_in_a_pause() {
     let scratch = repository("");
     let live = tachikoma(&scratch).spawn(run(&[], &format!("{WORK} {BUSY}")));
     let new = scratch.path().join("new1");
@@ -168,7 +175,7 @@ fn work_of_a_failed_iteration_is_committed_when_the_loop_completes() {
 }
 
 #[test]
-fn an_error_leaves_failed_work_uncommitted() {
+fn work_of_a_failed_iteration_stays_uncommitted_after_an_error() {
     let scratch = repository("[stop_conditions]\nmax_consecutive_failures = 1\n");
     let script = format!("{WORK} exit 1");
     let ran = tachikoma(&scratch).run(run(&[], &script));
@@ -202,7 +209,7 @@ fn work_is_committed_before_a_reboot_and_the_hand_off_names_the_commit() {
 }
 
 #[test]
-fn a_reboot_has_its_own_commit() {
+fn changes_of_a_before_reboot_hook_get_their_own_commit() {
     let turns = [
         bash("echo 1 > made", 30_000),
         says("full", 171_000),
@@ -228,7 +235,7 @@ fn a_reboot_has_its_own_commit() {
 }
 
 #[test]
-fn without_auto_commit_snapshots_are_kept_and_nothing_is_committed() {
+fn without_auto_commit_snapshots_are_stored_and_nothing_is_committed() {
     let scratch = repository("[git]\nauto_commit = false\n");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], WORK));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -264,7 +271,7 @@ fn a_rejecting_git_hook_loses_nothing_and_is_reported() {
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
 }
 
-/// A repository with a hook in which commits hang, and its loop.
+/// Returns a repository with a git hook that hangs, and a loop that waits for its commit.
 fn hanging(config: &str, delay: &str) -> (Scratch, Live, String) {
     let scratch = repository(config);
     let seconds = seconds();
@@ -279,7 +286,7 @@ fn await_hook(scratch: &Scratch) {
     await_until("the hook hangs", SOON, || hangs.exists());
 }
 
-/// The loop continues, with a hook that no longer hangs, to the end of its next iteration.
+/// Continues the loop with a git hook that no longer hangs, to the end of its next iteration.
 fn goes_on_and_commits(scratch: &Scratch, iterations: &str) {
     scratch.write(".git/fine", "");
     let tool = tachikoma(scratch).env("TACHIKOMA_GIT__COMMIT_TIMEOUT", "5m");
@@ -288,7 +295,7 @@ fn goes_on_and_commits(scratch: &Scratch, iterations: &str) {
     assert_eq!(dirty(scratch), "", "{}", ran.snapshot());
     let log = scratch.git(&["log", "--format=%H", "--reverse"]);
     let made: Vec<&str> = log.lines().skip(1).collect();
-    assert_eq!(recorded(scratch), made, "each commit is recorded, once");
+    assert_eq!(recorded(scratch), made, "each commit is recorded once");
 }
 
 #[test]
@@ -309,7 +316,7 @@ fn stop_now_does_not_wait_for_a_hook_that_hangs() {
     assert_eq!(
         dirty(&scratch),
         " M known\n?? new1\n",
-        "the index is the user's"
+        "the index of the user is unchanged"
     );
     assert_eq!(status(&scratch)["git"]["uncommitted"], 2);
     goes_on_and_commits(&scratch, "2");
@@ -405,7 +412,10 @@ fn changes_of_a_killed_iteration_belong_to_the_loop() {
     let kept = snapshots(&scratch);
     assert_eq!(kept.len(), 1);
     let before = scratch.git(&["show", &format!("{}:known", kept[0].1)]);
-    assert_eq!(before, "0\n", "before its first attempt");
+    assert_eq!(
+        before, "0\n",
+        "the snapshot is from before the first attempt"
+    );
 }
 
 /// Complaint 19: changes of the user were committed by the loop.
@@ -417,7 +427,7 @@ fn complaint_19_changes_of_the_user_between_iterations_are_not_committed() {
     scratch.git(&["add", "mine", ".gitignore"]);
     scratch.git(&["commit", "--quiet", "-m", "mine"]);
     scratch.write("local.conf", "a password\n");
-    // Changes of the user during a wait and between two runs.
+    // The user changes files during a wait and between two runs.
     let live = tachikoma(&scratch).spawn(run(&["--delay", "10m"], WORK));
     await_events(&scratch, "wait_started", 1);
     scratch.write("mine", "edited in a wait\n");
@@ -451,7 +461,11 @@ fn a_stop_without_a_commit_still_records_the_owner_of_changes() {
     await_until("the agent has worked", SOON, || new.exists());
     assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
     assert_eq!(live.wait(SOON).code(), Some(5));
-    assert_eq!(subjects(&scratch).len(), 1, "nothing is waited for");
+    assert_eq!(
+        subjects(&scratch).len(),
+        1,
+        "the stop does not wait for a commit"
+    );
     scratch.write("mine", "new\n");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -462,7 +476,7 @@ fn a_stop_without_a_commit_still_records_the_owner_of_changes() {
 #[test]
 fn git_maintenance_runs_after_a_commit_of_the_agent() {
     let scratch = repository("");
-    // With this many packs the next commit starts `git gc`.
+    // Git starts `git gc` at the next commit if there are this many packs.
     scratch.git(&["repack", "-q", "-d"]);
     scratch.write("more", "more\n");
     scratch.git(&["add", "more"]);
@@ -548,7 +562,7 @@ fn files_that_an_agent_writes_at_its_end_are_committed_before_a_reboot_and_at_th
 
 #[test]
 fn edits_of_the_operator_in_a_pause_are_not_in_the_last_commit() {
-    // The agent process lives over all iterations and is closed at the end.
+    // One agent process runs for all iterations and is closed at the end of the loop.
     let busy = bash(
         "echo loop > loops.txt; until [ -e .git/paused ]; do sleep 0.05; done",
         1_000,
@@ -563,7 +577,7 @@ fn edits_of_the_operator_in_a_pause_are_not_in_the_last_commit() {
     scratch.write(".git/paused", "");
     await_events(&scratch, "paused", 1);
     scratch.write("mine.txt", "edited\n");
-    // The file system's clock must tick between the edit and the end of the agent.
+    // The file times of the edit and of the end of the agent must differ.
     let modified = |file: &str| {
         let metadata = std::fs::metadata(scratch.path().join(file)).expect("the file exists");
         metadata.modified().expect("the file has a time")

@@ -8,7 +8,7 @@ use crate::autocommit_support::{dirty, git_hook, repository, snapshots, subjects
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{SOON, kill, run, status, tachikoma};
 
-/// Files, staged changes and stashes of the user, which must not be lost or committed.
+/// Names of the user's files, staged changes and stashes. The loop must neither lose nor commit them.
 const EDITED: &str = "user.txt";
 const STAGED: &str = "staged.txt";
 const ADDED: &str = "added.txt";
@@ -16,7 +16,7 @@ const UNTRACKED: &str = "notes.txt";
 const SECRET: &str = ".env";
 const ALL: [&str; 5] = [EDITED, STAGED, ADDED, UNTRACKED, SECRET];
 
-/// A repository with edits, staged changes, untracked files and a stash of the user's.
+/// Returns a repository in which the user has edits, staged changes, untracked files and a stash.
 fn in_use(config: &str) -> Scratch {
     let scratch = repository(config);
     for name in [EDITED, STAGED, "stashed.txt"] {
@@ -36,7 +36,7 @@ fn in_use(config: &str) -> Scratch {
     scratch
 }
 
-/// Returns everything that belongs to the user: files, staged changes and the stash.
+/// Returns the content of the user's files, the staged changes and the stash.
 fn users(scratch: &Scratch) -> Vec<String> {
     let mut all: Vec<String> = ALL.iter().map(|name| scratch.read(name)).collect();
     let staged = [&["ls-files", "--stage", "--"][..], &ALL].concat();
@@ -48,7 +48,7 @@ fn users(scratch: &Scratch) -> Vec<String> {
     all
 }
 
-/// Number of iterations.
+/// Number of iterations of the long run.
 const ITERATIONS: u32 = 30;
 
 /// Every seventh iteration fails, every seventh hangs in its first attempt until its runner is killed, and after every
@@ -61,7 +61,7 @@ fn agent(seconds: &str) -> String {
     )
 }
 
-/// Waits until the runner asks to be killed or has ended, and removes the marker file.
+/// Waits until the test has to kill the runner or the runner has ended. Removes the marker file. Returns whether the runner has ended.
 fn killed_or_over(scratch: &Scratch, live: &mut Live) -> bool {
     let marks = [".git/up", ".git/hangs"].map(|name| scratch.path().join(name));
     let mut over = false;
@@ -96,12 +96,12 @@ fn complaint_19_a_long_run_leaves_the_users_files_unchanged() {
             break live.wait(SOON);
         }
         kills += 1;
-        assert!(kills < 20, "the loop goes on");
+        assert!(kills < 20, "the loop continues");
         kill(&scratch, live);
         assert_eq!(users(&scratch), before, "after the {kills}. kill");
     };
     assert_eq!(last.code(), Some(3), "{}", last.snapshot());
-    assert!(kills >= 8, "{kills} of the night's kills happened");
+    assert!(kills >= 8, "{kills} kills happened during the long run");
     await_nobody(&seconds);
 
     assert_eq!(users(&scratch), before);
@@ -152,7 +152,10 @@ fn complaint_18_files_that_an_agent_deletes_can_be_restored() {
     let words = run(&["--max-iterations", "2", "--allow-dirty"], wipe);
     let ran = tachikoma(&scratch).run(&words);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert!(!scratch.path().join(UNTRACKED).exists(), "it is gone");
+    assert!(
+        !scratch.path().join(UNTRACKED).exists(),
+        "the agent deleted the file"
+    );
     let back = tachikoma(&scratch).run(["rollback", "2", "--yes"]);
     assert_eq!(back.code(), Some(0), "{}", back.snapshot());
     for (name, text) in [

@@ -1,4 +1,4 @@
-//! Reports about the work: to the agent in its prompt, and to the user about the repository.
+//! Reports about commits and rollbacks: to the agent in its prompt, and to the user in `run` and `status`.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ fn the_reason_of_a_refused_commit_is_in_the_next_prompt() {
     let second = prompt(&scratch, 2);
     assert!(second.contains("the linter says no"), "{second}");
     assert!(second.ends_with("\n\ngo"), "{second}");
-    assert_eq!(prompt(&scratch, 3), "go", "it is committed by now");
+    assert_eq!(prompt(&scratch, 3), "go", "the work is committed now");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn auto_commit_can_be_turned_on_again() {
     let scratch = repository("");
     iterations(&scratch, &["--no-auto-commit"], "1");
     iterations(&scratch, &[], "2");
-    assert_eq!(subjects(&scratch).len(), 1, "the wish is recorded");
+    assert_eq!(subjects(&scratch).len(), 1, "the request is recorded");
     iterations(&scratch, &["--auto-commit"], "3");
     iterations(&scratch, &[], "4");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A git that hangs: the loop waits for a limited time and obeys commands meanwhile.
+//! A git command that hangs: the loop waits for a limited time and obeys commands meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use crate::support::{SOON, await_events, events, run, status, tachikoma};
 /// Upper bound for these tests: half the time that an iteration waits for its snapshot.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// Returns the binary with a git that hangs when it creates a snapshot commit and the condition holds.
+/// Returns the binary with a git wrapper that hangs at a snapshot commit if the shell condition is true.
 fn slow<'a>(tool: Tool<'a>, scratch: &Scratch, condition: &str, seconds: &str) -> Tool<'a> {
-    // Without a change the snapshot is the existing commit.
+    // Without an uncommitted change, no snapshot commit would be created.
     scratch.write("theirs", "not committed");
     let marks = scratch.home();
     let hangs = marks.join("hangs");
@@ -45,7 +45,7 @@ fn a_stop_does_not_wait_for_the_snapshot() {
 }
 
 #[test]
-fn a_third_ctrl_c_starts_nothing_that_waits_for_its_snapshot() {
+fn a_third_ctrl_c_starts_no_agent_that_waits_for_its_snapshot() {
     let scratch = repository("");
     let seconds = seconds();
     let mut live = slow(tachikoma(&scratch), &scratch, "true", &seconds).spawn(run(&[], WORK));
@@ -62,7 +62,7 @@ fn a_third_ctrl_c_starts_nothing_that_waits_for_its_snapshot() {
 }
 
 #[test]
-fn an_iteration_begins_without_its_snapshot_when_that_takes_too_long() {
+fn an_iteration_starts_without_its_snapshot_if_the_snapshot_takes_too_long() {
     let scratch = repository("");
     let seconds = seconds();
     let tool = slow(tachikoma(&scratch), &scratch, "true", &seconds);
@@ -79,14 +79,14 @@ fn an_iteration_begins_without_its_snapshot_when_that_takes_too_long() {
     assert_eq!(
         subjects(&scratch)[1..],
         ["tachikoma: iteration 1 succeeded"],
-        "its work is committed all the same"
+        "the work of the iteration is committed anyway"
     );
 }
 
 #[test]
 fn the_first_iteration_waits_for_the_first_survey() {
     let scratch = repository("");
-    // Longer than an iteration waits for its snapshot.
+    // The survey takes longer than an iteration waits for its snapshot.
     let begun = scratch.home().join("begun");
     let script = format!(
         "case \"$*\" in *ls-files*) if [ ! -e {0} ]; then touch {0}; sleep 23; fi;; esac",
@@ -99,12 +99,12 @@ fn the_first_iteration_waits_for_the_first_survey() {
     assert_eq!(
         subjects(&scratch)[1..],
         ["tachikoma: iteration 1 succeeded"],
-        "what the agent did is not taken for what was there before"
+        "changes of the agent are not attributed to the user"
     );
 }
 
 #[test]
-fn a_prompt_that_waits_for_its_snapshot_is_not_given_after_an_interrupt() {
+fn a_prompt_that_waits_for_its_snapshot_is_not_sent_after_an_interrupt() {
     // The turn changes a file, so that the second iteration needs a new snapshot.
     let turns = [
         tachikoma_testkit::Turn::bash("echo 1 > made"),
@@ -122,7 +122,7 @@ fn a_prompt_that_waits_for_its_snapshot_is_not_given_after_an_interrupt() {
     await_events(&scratch, "iteration_started", 3);
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
     let prompts = crate::claude_support::prompts(&scratch);
-    assert_eq!(prompts.len(), 1, "the second one was never given");
+    assert_eq!(prompts.len(), 1, "the second prompt was never sent");
     assert_eq!(claude(&scratch).run(["stop", "--now"]).code(), Some(0));
     let ran = live.wait(SOON);
     assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
@@ -143,5 +143,5 @@ fn a_killed_runner_leaves_no_process_of_a_commit() {
     live.signal(rustix::process::Signal::KILL);
     await_nobody(&seconds);
     let lock = scratch.path().join(".git/index.lock");
-    assert!(!lock.exists(), "git had the time to put it away");
+    assert!(!lock.exists(), "git had enough time to store the snapshot");
 }

@@ -29,7 +29,7 @@ pub fn subjects(scratch: &Scratch) -> Vec<String> {
     log.lines().map(str::to_owned).collect()
 }
 
-/// Returns the files of a commit.
+/// Returns the names of the files that a commit changed.
 pub fn files_of(scratch: &Scratch, commit: &str) -> Vec<String> {
     let words = ["show", "--format=", "--name-only", "--no-renames", commit];
     scratch.git(&words).lines().map(str::to_owned).collect()
@@ -40,7 +40,7 @@ pub fn dirty(scratch: &Scratch) -> String {
     scratch.git(&["status", "--porcelain"])
 }
 
-/// Returns the commits in the journal, oldest first.
+/// Returns the ids of the commits that the journal records, oldest first.
 pub fn recorded(scratch: &Scratch) -> Vec<String> {
     let kept = events(scratch, "work_kept");
     let id = |event: &Value| event["kept"]["commit"]["id"].as_str().map(str::to_owned);
@@ -52,8 +52,8 @@ pub fn git_hook(scratch: &Scratch, name: &str, script: &str) {
     program(&scratch.path().join(".git/hooks").join(name), script);
 }
 
-/// Makes a program that is a script. Not written by this process: another test's child could still hold it open for writing
-/// when it is to be run.
+/// Writes an executable script with `sh`. If this process wrote it, a child of another test could have it open for writing, and it
+/// could not be executed.
 fn program(path: &Path, script: &str) {
     let made = Command::new("sh")
         .args(["-c", "mkdir -p \"${1%/*}\" && printf '#!/bin/sh\\n%s\\n' \"$2\" > \"$1\" && chmod 755 \"$1\"", "sh"])
@@ -66,7 +66,7 @@ fn program(path: &Path, script: &str) {
 /// Returns a `PATH` with a git wrapper that runs a script first, with git's arguments in `$*`.
 pub fn path_with_git(scratch: &Scratch, script: &str) -> OsString {
     let bin = scratch.home().join("bin");
-    let path = std::env::var_os("PATH").expect("there is a PATH");
+    let path = std::env::var_os("PATH").expect("PATH is set");
     let git = std::env::split_paths(&path)
         .map(|dir| dir.join("git"))
         .find(|git| git.exists())
@@ -74,10 +74,10 @@ pub fn path_with_git(scratch: &Scratch, script: &str) -> OsString {
     let script = format!("{script}\nexec {} \"$@\"", git.display());
     program(&bin.join("git"), &script);
     let all = std::iter::once(bin).chain(std::env::split_paths(&path));
-    std::env::join_paths(all).expect("no colons")
+    std::env::join_paths(all).expect("no directory of PATH has a colon")
 }
 
-/// Returns iteration and commit of each snapshot of the only loop.
+/// Returns the iteration and the commit id of each snapshot of the only loop.
 pub fn snapshots(scratch: &Scratch) -> Vec<(u32, String)> {
     let refs = scratch.git(&[
         "for-each-ref",

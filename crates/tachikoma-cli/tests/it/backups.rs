@@ -11,7 +11,7 @@ use crate::support::{
     tachikoma, with_history,
 };
 
-/// Arguments of a run up to a given iteration.
+/// Arguments of a run that ends after the given iteration.
 pub fn up_to(iterations: &str) -> [&str; 6] {
     [
         "run",
@@ -37,7 +37,7 @@ pub fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
     format!("{}{}", ran.stdout, ran.stderr)
 }
 
-/// Restores a backup.
+/// Restores a backup and checks the exit code. Returns the output.
 #[track_caller]
 fn restore(scratch: &Scratch, file: &Path, code: i32) -> String {
     let file = file.to_str().unwrap();
@@ -160,9 +160,9 @@ fn a_restore_keeps_the_replaced_loop() {
     say(&scratch, &["state", "verify"], 0);
     say(&scratch, &["events"], 0);
     say(&scratch, &["replay"], 0);
-    assert_eq!(loops(&scratch).len(), 1, "nothing else is left");
+    assert_eq!(loops(&scratch).len(), 1, "no other file is left");
 
-    // Restore the replaced loop again.
+    // The backup of the replaced loop is restored.
     let kept = backups(&scratch).pop().unwrap();
     restore(&scratch, &kept, 0);
     assert_eq!(
@@ -211,7 +211,7 @@ fn a_live_loop_can_be_backed_up_and_is_not_restored() {
     assert!(told.contains("another runner works in"), "{told}");
     assert_eq!(status(&scratch)["state"], "running");
     kill(&scratch, live);
-    // The backup was made during an iteration, which is repeated as after a crash.
+    // The backup was made during an iteration. The restored loop repeats it, as after a crash.
     say(&scratch, &["state", "restore", "--yes"], 0);
     say(
         &scratch,
@@ -257,7 +257,7 @@ fn an_invalid_backup_is_refused_without_changes() {
     say(&scratch, &["state", "restore", "--yes", bad], 1);
     assert_eq!(files(&scratch.path().join(".ralph")), before);
 
-    // `backups` names the damaged one, and `restore` uses the newest good one.
+    // `state backups` names the damaged backup, and `state restore` uses the newest undamaged one.
     say(&scratch, &["state", "set", "plan", "7"], 0);
     let newer = back_up(&scratch);
     fs::write(&newer, flipped).unwrap();
@@ -281,7 +281,7 @@ fn restore_without_a_loop_or_a_backup_fails() {
     assert!(!scratch.path().join(".ralph").exists());
 }
 
-/// A newer loop is archived, and the restored one becomes the current loop.
+/// The current loop is newer. It is archived, and the restored loop becomes the current one.
 #[test]
 fn restoring_another_loop_archives_the_current_one() {
     let scratch = with_history();
@@ -296,7 +296,7 @@ fn restoring_another_loop_archives_the_current_one() {
     say(&scratch, &["state", "verify"], 0);
 }
 
-/// Snapshot and part of the journal are deleted: the backup still has the records.
+/// The snapshot and a part of the journal are deleted, but a backup still has the records.
 #[test]
 fn a_run_repairs_damage_from_a_backup() {
     let scratch = with_history();
@@ -321,7 +321,7 @@ fn a_run_repairs_damage_from_a_backup() {
     assert!(warned.contains("falling back to backup "), "{warned}");
 }
 
-/// A purge deletes backups, but not those of other loops and not other files.
+/// A purge deletes the backups of the current loop, but neither backups of other loops nor other files.
 #[test]
 fn a_purge_deletes_backups() {
     for place in [".ralph/backups", "kept"] {
@@ -336,14 +336,18 @@ fn a_purge_deletes_backups() {
         fs::write(&half, "half a backup").unwrap();
         let is_ours = place.starts_with(".ralph");
         if !is_ours {
-            // A recent temporary file may belong to another process.
+            // A recent temporary file is not deleted, because another process may be writing it.
             let then = std::time::SystemTime::now() - std::time::Duration::from_secs(7_200);
             let file = fs::OpenOptions::new().write(true).open(&half).unwrap();
             file.set_modified(then).unwrap();
         }
         say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
         assert_eq!(files(&dir).len(), 0);
-        assert_eq!(dir.exists(), !is_ours, "nobody knows who made it");
+        assert_eq!(
+            dir.exists(),
+            !is_ours,
+            "it is unknown which loop wrote this file"
+        );
         assert!(!scratch.path().join(".ralph").exists());
 
         let theirs = [dir.join("notes.tar"), dir.join(name)];
@@ -359,7 +363,7 @@ fn a_purge_deletes_backups() {
         }
         say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
         let left: Vec<_> = files(&dir).into_keys().collect();
-        // In our own directory the file name is sufficient.
+        // In the default backup directory, backups are recognized by their file name alone.
         let mut expected = theirs[..if is_ours { 1 } else { 2 }].to_vec();
         expected.sort();
         assert_eq!(left, expected);
@@ -383,7 +387,7 @@ fn an_unsaved_loop_is_not_backed_up() {
     assert!(!scratch.path().join(".ralph/backups").exists());
 }
 
-/// The next run deletes incomplete files of a killed writer and keeps complete backups.
+/// The next run deletes incomplete backups of a killed runner and keeps complete ones.
 #[test]
 fn a_killed_runner_leaves_complete_backups_only() {
     let scratch = Scratch::new();
@@ -401,7 +405,7 @@ fn a_killed_runner_leaves_complete_backups_only() {
         kill(&scratch, live);
         let whole = |path: &&PathBuf| path.extension().is_some_and(|end| end == "tar");
         for path in backups(&scratch).iter().filter(whole) {
-            // The name may be reserved before the file is moved there.
+            // A writer may reserve the name with an empty file before it moves the backup there.
             let is_empty = fs::metadata(path).unwrap().len() == 0;
             let read =
                 tachikoma_loop_runner::store::backup::read_through(path, &Encryption::plain());
@@ -424,7 +428,11 @@ fn compress_packs_snapshot_and_backups_and_can_be_changed() {
     let there = |name: &str| scratch.path().join(".ralph").join(name).exists();
     let before = status(&scratch);
     scratch.write("tachikoma.toml", "[state]\ncompress = true\n");
-    assert_eq!(status(&scratch), before, "the plain one is read");
+    assert_eq!(
+        status(&scratch),
+        before,
+        "the uncompressed snapshot is read"
+    );
     say(&scratch, &["state", "set", "plan", "7"], 0);
     assert!(there("state.json.zst") && !there("state.json"));
     say(&scratch, &up_to("2"), 3);
@@ -435,9 +443,9 @@ fn compress_packs_snapshot_and_backups_and_can_be_changed() {
     let told = say(&scratch, &["state", "verify"], 0);
     assert!(told.contains("snapshot    .ralph/state.json.zst"), "{told}");
     let warned = events(&scratch, "repaired").len() + events(&scratch, "warned").len();
-    assert_eq!(warned, 0, "nothing was in the way");
+    assert_eq!(warned, 0, "no file was moved to quarantine");
 
-    // Without its journal the loop continues from the snapshot.
+    // If the journal is deleted, the loop continues from the snapshot.
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "9"], BUSY));
     await_events(&scratch, "agent_launched", 3);
     kill(&scratch, live);
@@ -466,7 +474,7 @@ fn compress_packs_snapshot_and_backups_and_can_be_changed() {
     assert!(!scratch.path().join(".ralph").exists());
 }
 
-/// A compressed snapshot that is damaged or foreign is treated as a plain one.
+/// A compressed snapshot that is damaged or of another loop is handled like an uncompressed one.
 #[test]
 fn a_damaged_compressed_snapshot_loses_nothing() {
     let scratch = with_history();

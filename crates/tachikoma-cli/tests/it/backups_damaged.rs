@@ -1,4 +1,4 @@
-//! Restoring damaged, interrupted or concurrent backups mixes and loses nothing.
+//! Restores with damaged backups, interrupted restores and concurrent restores: no loops are mixed, and no records are lost.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -66,7 +66,7 @@ fn a_loop_that_runs_in_two_directories_is_controlled_in_each() {
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
         assert_eq!(outcome(scratch)["kind"], "operator");
         if let Some(other) = other {
-            assert!(outcome(other).is_null(), "that one goes on");
+            assert!(outcome(other).is_null(), "the other loop continues");
         }
     }
 }
@@ -93,7 +93,7 @@ fn the_snapshot_of_an_earlier_epoch_is_not_used() {
     );
 }
 
-/// Only the snapshot contains the records that the journal lost.
+/// The journal lost records that only the snapshot contains.
 #[test]
 fn a_restoration_keeps_the_snapshot_of_a_loop_that_cannot_be_backed_up() {
     let scratch = with_history();
@@ -160,7 +160,7 @@ fn a_locked_loop_in_the_way_of_a_restore_is_moved_away() {
     }
 }
 
-/// A complete record with a missing line end is not damage, also in a closed segment.
+/// A complete last record without a newline is not damage, even in a closed segment.
 #[test]
 fn a_backup_with_a_missing_line_end_restores_an_undamaged_loop() {
     let scratch = with_history();
@@ -198,9 +198,9 @@ fn a_backup_is_restored_without_its_earlier_segments() {
     assert_eq!(status(&there)["iteration"], 2);
 }
 
-/// If two directories cannot be swapped atomically, the loop is in neither place for a moment.
+/// A restore that cannot swap two directories atomically moves the loop away for a moment. Here it was killed at that moment.
 #[test]
-fn a_loop_in_quarantine_is_put_back_by_a_restore() {
+fn the_next_run_puts_back_a_loop_that_an_interrupted_restore_moved_away() {
     let scratch = with_history();
     let before = status(&scratch);
     let dir = loops(&scratch)[0].clone();
@@ -224,7 +224,7 @@ fn a_loop_in_quarantine_is_put_back_by_a_restore() {
     );
     assert!(!was.exists() && !half.exists());
 
-    // The restored loop is in its place.
+    // The loop is in its place, so the directory left by the interrupted restore is moved to quarantine.
     fs::create_dir(&was).unwrap();
     fs::write(was.join("journal-0001.jsonl"), "").unwrap();
     say(&scratch, &up_to("3"), 3);
@@ -238,7 +238,7 @@ fn a_loop_in_quarantine_is_put_back_by_a_restore() {
 }
 
 #[test]
-fn a_restore_is_not_undone_by_the_next_one() {
+fn a_restore_is_not_undone_by_the_next_restore() {
     let scratch = with_history();
     say(&scratch, &["state", "set", "plan", "7"], 0);
     back_up(&scratch);
@@ -253,7 +253,7 @@ fn a_restore_is_not_undone_by_the_next_one() {
     assert_eq!(plan(&scratch), 7);
 }
 
-/// A loop in a parent directory is a different loop, which `run` would not resume either.
+/// A loop in a parent directory is a different loop, which neither `restore` nor `run` uses.
 #[test]
 fn a_restore_replaces_an_existing_file() {
     let scratch = with_history();
@@ -277,7 +277,7 @@ fn a_restore_replaces_an_existing_file() {
     assert_eq!(status(&above), before);
 }
 
-/// An old backup that cannot be deleted stays, and the new one is made.
+/// An old backup that cannot be deleted is kept, and the new backup is made.
 #[test]
 fn a_backup_is_taken_even_if_an_old_one_cannot_be_deleted() {
     let scratch = with_history();
@@ -297,7 +297,7 @@ fn a_backup_is_taken_even_if_an_old_one_cannot_be_deleted() {
     assert!(scratch.path().join(ran.stdout.trim()).exists() && first.exists());
 }
 
-/// In our own directory unreadable backups are deleted by their name.
+/// In the default backup directory, unreadable backups are recognized by their name and deleted.
 #[test]
 fn a_purge_deletes_damaged_backups() {
     let scratch = with_history();
@@ -310,7 +310,7 @@ fn a_purge_deletes_damaged_backups() {
     assert!(!scratch.path().join(".ralph").exists());
 }
 
-/// Two directories share a backup directory, and the second loop was restored from the first.
+/// Two directories share a backup directory, and the loop of the second one was restored from a backup of the first.
 #[test]
 fn a_purge_keeps_backups_of_other_loops_in_a_shared_directory() {
     let here = with_history();
@@ -330,7 +330,11 @@ fn a_purge_keeps_backups_of_other_loops_in_a_shared_directory() {
     }
     assert!(ours.iter().all(|path| path.exists()));
     say(&here, &["state", "restore", "--yes"], 0);
-    assert_eq!(plan(&here), serde_json::Value::Null, "it is the other's");
+    assert_eq!(
+        plan(&here),
+        serde_json::Value::Null,
+        "the backup belongs to the other loop"
+    );
     say(&there, &["state", "clear", "--purge", "--yes"], 0);
     assert!(
         ours.iter().all(|path| path.exists()),
@@ -339,7 +343,7 @@ fn a_purge_keeps_backups_of_other_loops_in_a_shared_directory() {
     );
 }
 
-/// The archive of the other loop fails after the restored loop is in its place.
+/// The restore fails when it archives the other loop, after the restored loop is in its place.
 #[test]
 fn a_restore_that_fails_late_is_undone() {
     let scratch = with_history();

@@ -1,4 +1,4 @@
-//! Backups inside the work tree are not part of the loop's work.
+//! Backups inside the work tree are not treated as work of the agent.
 
 use tachikoma_testkit::{Scratch, await_until};
 
@@ -37,7 +37,11 @@ fn backups_in_the_work_tree_are_neither_committed_nor_rolled_back() {
     );
     assert_eq!(scratch.git(&["log", "--format=%s"]).lines().count(), 5);
     say(&scratch, &["rollback", "2", "--yes"], 0);
-    assert_eq!(scratch.read("kept/notes"), "1\n", "which is the user's");
+    assert_eq!(
+        scratch.read("kept/notes"),
+        "1\n",
+        "this file belongs to the user"
+    );
     assert!(kept(&scratch) >= before, "{} of {before}", kept(&scratch));
 }
 
@@ -96,7 +100,7 @@ fn snapshots_of_iterations_after_the_restored_one_are_moved_away() {
     assert_eq!(scratch.git(&["for-each-ref", "refs/tachikoma"]), "");
 }
 
-/// After a restore, the work of the killed loop is its own, and later changes of the user are not.
+/// After a restore, uncommitted work of the killed loop is committed, and later changes of the user are not.
 #[test]
 fn a_restored_loop_commits_its_uncommitted_work() {
     for hurt in [false, true] {
@@ -123,7 +127,7 @@ fn a_restored_loop_commits_its_uncommitted_work() {
             let there = scratch.path().join(name).metadata();
             there.unwrap().modified().unwrap()
         };
-        // Wait for a tick of the file system's clock.
+        // The file times of the user's change and of the restore must differ.
         await_until("a tick of the clock", SOON, || {
             scratch.write("tracked", "mine\n");
             written("tracked") > written(".ralph/lock")

@@ -1,4 +1,4 @@
-//! Budgets and stop patterns end a loop, also during a turn.
+//! Budgets and stop patterns end a loop, even during a turn.
 
 use serde_json::Value;
 use tachikoma_testkit::fake_agent::Misbehaviour;
@@ -7,7 +7,7 @@ use tachikoma_testkit::{Ran, Scenario, Scratch, Turn, Usage, await_until};
 use crate::claude_fault_support::{claude, with_scenario};
 use crate::support::{SOON, await_events, events, kill, run, status, tachikoma};
 
-/// An answer that costs $0.375 with the fake agent's prices: 100 000 tokens written to the cache.
+/// Usage of an answer that costs $0.375 at the prices of the fake agent: 100 000 tokens are written to the cache.
 const DEAR: Usage = Usage {
     input: 0,
     cache_read: 0,
@@ -19,12 +19,12 @@ const DEAR: Usage = Usage {
 /// A turn that calls a tool repeatedly and counts the calls in a file.
 fn endless() -> Scenario {
     let mut turn = Turn::bash("echo x >> calls").using(DEAR);
-    // The interrupt has to arrive before the next answer.
+    // The delay lets the interrupt arrive before the next answer.
     turn.delay_ms = 1000;
     Scenario::of([turn]).for_ever()
 }
 
-/// The same for an agent that does not enforce a budget itself.
+/// Like `endless`, for an agent that does not enforce a budget itself.
 pub fn overspending() -> Scenario {
     let mut scenario = endless();
     scenario.agent.always = Misbehaviour {
@@ -34,7 +34,7 @@ pub fn overspending() -> Scenario {
     scenario
 }
 
-/// Turns that end by themselves.
+/// A scenario with turns that end by themselves.
 pub fn short() -> Scenario {
     Scenario::of([Turn::text("did a part").using(DEAR)]).for_ever()
 }
@@ -50,18 +50,20 @@ fn calls(scratch: &Scratch) -> usize {
     scratch.read("calls").lines().count()
 }
 
-/// Returns the outcome and the cost in dollars.
+/// Returns the outcome of the loop and its cost in dollars.
 #[track_caller]
 fn ended(scratch: &Scratch) -> (String, f64) {
     let status = status(scratch);
-    let kind = status["outcome"]["kind"].as_str().expect("it ended");
-    let cost = status["stats"]["cost_microusd"].as_f64().expect("a sum");
+    let kind = status["outcome"]["kind"].as_str().expect("the loop ended");
+    let cost = status["stats"]["cost_microusd"]
+        .as_f64()
+        .expect("the cost is a number");
     (kind.to_owned(), cost / 1e6)
 }
 
 #[test]
 fn a_cost_budget_stops_the_loop_during_a_turn() {
-    // The agent ends at the answer that exceeds the budget. Other agents are interrupted after their tool call.
+    // Claude Code ends at the answer that exceeds the budget. Other agents are interrupted after their next tool call.
     for (scenario, calls_made) in [(endless(), 2), (overspending(), 3)] {
         let scratch = with_scenario(&scenario);
         let ran = run_with(&scratch, &[("MAX_COST_USD", "1.0")]);
@@ -105,7 +107,7 @@ fn costs_survive_a_killed_runner() {
     let live = claude(&scratch)
         .env("TACHIKOMA_STOP_CONDITIONS__MAX_COST_USD", "1")
         .spawn(["run", "--agent", "claude"]);
-    // One notice comes before the first answer, one after it.
+    // One cost record is written before the first answer, one after it.
     await_events(&scratch, "cost_told", 2);
     kill(&scratch, live);
     let spent = status(&scratch)["stats"]["cost_microusd"].as_u64();
@@ -118,7 +120,7 @@ fn costs_survive_a_killed_runner() {
     assert!(calls(&scratch) <= 4, "{}", ran.snapshot());
 }
 
-/// The first turn already ends at the token budget.
+/// The loop reaches its token budget during the first turn.
 #[test]
 fn complaint_33_a_token_budget_ends_the_first_turn() {
     let scratch = with_scenario(&endless());
@@ -130,7 +132,7 @@ fn complaint_33_a_token_budget_ends_the_first_turn() {
     assert_eq!(
         events(&scratch, "cost_told"),
         Vec::<Value>::new(),
-        "not asked"
+        "without a cost budget no costs are recorded"
     );
 }
 
@@ -175,7 +177,7 @@ fn complaint_34_35_a_subscription_has_a_quota_and_no_cost() {
     assert_eq!(again.code(), Some(4), "until 2100: {}", again.snapshot());
 }
 
-/// A loop without an iteration limit that never claims completion.
+/// The loop has no iteration limit, and its agent never claims completion.
 #[test]
 fn complaint_30_max_duration_ends_an_endless_loop() {
     let scratch = Scratch::new();
@@ -214,7 +216,7 @@ fn complaint_31_a_limit_flag_with_an_equals_sign_works() {
     assert_eq!(scratch.read("heard"), "gogogo");
 }
 
-/// Nested loops would start agents without end.
+/// Without this check, nested loops could start agents without a limit.
 #[test]
 fn complaint_32_an_agent_cannot_start_a_loop_without_nested() {
     let scratch = Scratch::new();
@@ -333,7 +335,12 @@ fn stop_patterns_match_text_of_the_agent_but_not_of_tools_or_the_prompt() {
     let said = "the agent's words match the pattern `\\bBLOCKED\\b` (stop_on_patterns)";
     assert!(ran.stdout.contains(said), "{}", ran.snapshot());
     let again = run_with(&scratch, &[("STOP_ON_PATTERNS", "['more']")]);
-    assert_eq!(again.code(), Some(4), "it goes on: {}", again.snapshot());
+    assert_eq!(
+        again.code(),
+        Some(4),
+        "the loop continues: {}",
+        again.snapshot()
+    );
     assert_eq!(events(&scratch, "iteration_completed").len(), 4);
 }
 

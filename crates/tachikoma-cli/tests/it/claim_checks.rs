@@ -1,4 +1,4 @@
-//! Gates, stop scripts and objectives around a claim of completion.
+//! Gates, stop scripts and objectives that check a claim of completion.
 
 use tachikoma_testkit::Scratch;
 
@@ -80,7 +80,11 @@ fn objectives_completed_before_the_loop_are_not_a_claim() {
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "exit 0"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let seen = events(&scratch, "conditions_answered");
-    assert_eq!(seen.len(), 3, "before the first iteration, and behind each");
+    assert_eq!(
+        seen.len(),
+        3,
+        "before the first iteration and after each iteration"
+    );
     let ticks = "printf -- '- [x] a\\n- [x] b\\n' > plan.md";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "4"], ticks));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -126,7 +130,7 @@ fn time_that_a_killed_runner_ran_is_counted() {
     scratch.write("tachikoma.toml", "[stop_conditions]\nmax_duration = '1h'\n");
     let live = start_busy(&scratch, &[]);
     let began = std::time::Instant::now();
-    // No record shows this, so wait for one second to pass.
+    // No record shows the running time, so the test waits for one second.
     tachikoma_testkit::await_until("a second has passed", SOON, || {
         began.elapsed().as_millis() > 1_000
     });

@@ -1,4 +1,4 @@
-//! Claims of completion until they are checked.
+//! Claims of completion that are not checked yet.
 
 use tachikoma_testkit::Scratch;
 
@@ -7,7 +7,7 @@ use crate::git_support::repository;
 use crate::live_support::seconds;
 use crate::support::{SOON, events, run, tachikoma};
 
-/// Returns a loop that was stopped while the gate of its claim ran. The gate passes from now on.
+/// Creates a loop that was stopped while a gate checked its claim. The gate passes from now on.
 fn owed(scratch: &Scratch) {
     let live = judging(scratch, &seconds(), "");
     assert_eq!(tachikoma(scratch).run(["stop"]).code(), Some(0));
@@ -21,11 +21,14 @@ fn refused_for(scratch: &Scratch, reason: &str) {
     assert_eq!(refused.len(), 1);
     let reasons = refused[0]["reasons"].as_array().unwrap();
     assert!(reasons.iter().any(|said| said == reason), "{reasons:?}");
-    assert!(scratch.path().join("worked").exists(), "the loop went on");
+    assert!(
+        scratch.path().join("worked").exists(),
+        "the loop continued after the claim"
+    );
 }
 
 #[test]
-fn a_claim_holds_only_for_its_prompt() {
+fn a_claim_is_valid_only_for_the_prompt_it_was_made_for() {
     let scratch = Scratch::new();
     owed(&scratch);
     let mut words = run(&["--max-iterations", "2"], "touch worked");

@@ -13,7 +13,7 @@ use tachikoma_testkit::{Scenario, Scratch, Turn};
 use crate::claude_fault_support::{loop_of, misbehaving, with_scenario};
 use crate::support::events;
 
-/// Maximum time of a busy agent since its last output.
+/// Milliseconds that a silent but busy agent may run after its last output (`session.tool_timeout`).
 const TOOL_TIMEOUT_MS: u64 = 6_000;
 
 const SETTINGS: [(&str, &str); 3] = [
@@ -22,7 +22,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ("SESSION__TOOL_TIMEOUT", "6s"),
 ];
 
-/// Runs one iteration with a misbehaving agent. Returns its failure.
+/// Runs one iteration with a misbehaving agent. Returns the record of its failure.
 fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
     let at_start = wrong.hang_at_start;
     let scratch = with_scenario(&misbehaving(Scenario::of([Turn::text("one")]), [wrong]));
@@ -34,7 +34,7 @@ fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
     (scratch, failed.remove(0))
 }
 
-/// An agent that becomes silent during an answer and then runs `script`.
+/// Describes an agent that becomes silent during an answer and then runs `doing`.
 fn falls_silent(doing: Option<WhileSilent>) -> Misbehaviour {
     Misbehaviour {
         silent_after_line: Some(4),
@@ -54,7 +54,7 @@ impl Server {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (alive, dropped) = channel();
-        // The thread ends with the test or the agent's connection.
+        // The thread ends with the test or when the agent closes its connection.
         thread::spawn(move || send(&listener, &dropped, &vec![b'.'; bytes]));
         Self {
             port,
@@ -73,7 +73,7 @@ fn send(listener: &TcpListener, dropped: &Receiver<()>, piece: &[u8]) {
     {}
 }
 
-/// Minimum activity that a sample of two seconds shows.
+/// Minimum CPU time in milliseconds that a sample of two seconds shows for a computing agent.
 const COMPUTES: (&str, u64) = ("cpu_ms", 200);
 const RECEIVES: (&str, u64) = ("network_bytes", 1024);
 
@@ -89,7 +89,7 @@ fn expect_busy(scratch: &Scratch, failed: &Value, (what, least): (&str, u64)) {
         took >= Some(TOOL_TIMEOUT_MS),
         "not before tool_timeout: {failed}"
     );
-    // One record for each expired timeout.
+    // The journal has one record for each expired timeout.
     assert!(seen.len() <= 3, "{}", seen.len());
 }
 
@@ -129,7 +129,7 @@ fn an_agent_that_computes_before_its_first_output_is_not_killed() {
     expect_timeout(&failed, "first_output");
 }
 
-// complaint_10
+// Complaint 10: agents that were receiving a slow answer were killed.
 #[test]
 fn an_agent_that_receives_a_slow_answer_is_not_killed() {
     let server = Server::sending(126);

@@ -22,7 +22,7 @@ const SETTINGS: [(&str, &str); 6] = [
 pub(crate) fn with_scenario(scenario: &Scenario) -> Scratch {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "do the next thing\n");
-    // Uses a path that is the same on every machine.
+    // The messages contain this path, so it has to be the same on every machine.
     symlink(fake_agent_path(), scratch.home().join("claude")).unwrap();
     write_scenario(&scratch, scenario);
     scratch
@@ -36,19 +36,19 @@ pub(crate) fn claude(scratch: &Scratch) -> Tool<'_> {
     )
 }
 
-/// The same with additional settings as variables.
+/// Returns the tool with additional settings as environment variables.
 pub(crate) fn set<'a>(tool: Tool<'a>, settings: &[(&str, &str)]) -> Tool<'a> {
     let set =
         |tool: Tool<'a>, (name, value): &(&str, &str)| tool.env(format!("TACHIKOMA_{name}"), value);
     settings.iter().fold(tool, set)
 }
 
-/// Runs the given number of iterations and returns the output.
+/// Runs the given number of iterations and returns the output lines about problems.
 pub(crate) fn loop_of(scratch: &Scratch, iterations: &str, settings: &[(&str, &str)]) -> String {
     shown(&set(claude(scratch), settings).run(run(iterations)))
 }
 
-/// Returns a scenario of misbehaving agent processes, one after the other.
+/// Returns a scenario in which each agent process misbehaves in its own way.
 pub(crate) fn misbehaving(
     mut scenario: Scenario,
     starts: impl IntoIterator<Item = Misbehaviour>,
@@ -62,7 +62,7 @@ pub(crate) fn run(iterations: &str) -> [&str; 5] {
     ["run", "--agent", "claude", "--max-iterations", iterations]
 }
 
-/// Returns the output lines about problems.
+/// Returns the output lines that report problems.
 pub(crate) fn trouble(ran: &Ran) -> String {
     let wanted = |line: &&str| {
         ["failed", "warning", "error", "hint", "exit:"]

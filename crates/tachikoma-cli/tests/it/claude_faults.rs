@@ -1,4 +1,4 @@
-//! A misbehaving Claude Code: the reaction of the loop, and its messages.
+//! A misbehaving Claude Code: how the loop reacts, and which messages it prints.
 
 use insta::assert_snapshot;
 use tachikoma_testkit::fake_agent::{Ignored, Misbehaviour};
@@ -13,7 +13,7 @@ fn texts() -> Scenario {
     Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")])
 }
 
-/// Runs the given number of iterations with a misbehaving first process.
+/// Runs the given number of iterations. The first agent process misbehaves.
 fn first_one(
     wrong: Misbehaviour,
     iterations: &str,
@@ -36,7 +36,7 @@ fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
     (outcomes, events(scratch, "agent_launched").len())
 }
 
-// complaint_4
+// Complaint 4: an agent that printed nothing blocked the loop forever.
 #[test]
 fn a_silent_agent_times_out() {
     let wrong = Misbehaviour {
@@ -67,7 +67,7 @@ fn a_silent_agent_times_out() {
     ");
 }
 
-// complaint_2
+// Complaint 2: an agent that became silent during an answer blocked the loop forever.
 #[test]
 fn an_agent_that_becomes_silent_times_out() {
     let wrong = Misbehaviour {
@@ -202,11 +202,11 @@ fn an_agent_that_dies_during_a_turn_is_a_failure() {
     assert_eq!(
         events(&scratch, "session_named").len(),
         1,
-        "the same conversation"
+        "the same conversation continues"
     );
 }
 
-// complaint_1
+// Complaint 1: an agent that did not exit after its result blocked the loop forever.
 #[test]
 fn an_agent_that_stays_after_its_result_is_killed() {
     let wrong = Misbehaviour {
@@ -254,7 +254,7 @@ fn an_agent_that_dies_before_it_reads_a_prompt_is_restarted() {
     assert_eq!(
         events(&scratch, "session_named").len(),
         1,
-        "the same conversation"
+        "the same conversation continues"
     );
 }
 
@@ -266,7 +266,7 @@ fn an_agent_that_dies_between_prompts_is_restarted() {
     };
     let settings = [("ITERATION_DELAY", "3s")];
     let (scratch, shown) = first_one(wrong, "2", &settings);
-    // The agent may die before or after the wait begins.
+    // The agent may die before or after the loop starts to wait.
     let gone = "the agent's process ended between two turns with exit 0\n";
     assert_eq!(shown.matches(gone).count(), 1, "{shown}");
     assert_snapshot!(shown.replace(gone, ""), @"
@@ -294,11 +294,11 @@ fn an_agent_that_dies_between_prompts_is_restarted() {
     assert_eq!(
         events(&scratch, "session_named").len(),
         1,
-        "the same conversation"
+        "the same conversation continues"
     );
 }
 
-/// Text with which a session is asked for its hand-off.
+/// Text in the request that asks a session for its hand-off.
 const HAND_OFF: &str = "Write its hand-off";
 
 /// A tool call with a context above the redline.
@@ -314,7 +314,7 @@ fn interrupted() -> Turn {
     }
 }
 
-/// A model that fills every session at once.
+/// A model that reaches the redline in the first turn of every session.
 fn full() -> Scenario {
     let scenario = Scenario::of([fill(), interrupted()]);
     let scenario = Scenario {
@@ -337,7 +337,7 @@ fn a_reboot_into_the_same_conversation_fails() {
     scenario.agent.always = wrong;
     let scratch = with_scenario(&scenario);
     let ran = claude(&scratch).run(run("9"));
-    // The last turn is interrupted, so its cost may or may not be known.
+    // The last turn is interrupted, so its cost may be missing.
     let shown = trouble(&ran).replace("$0.2571", "[COST]");
     let shown = shown.replace("$0.2057", "[COST]");
     assert_snapshot!(shown, @"
@@ -395,7 +395,7 @@ fn a_failed_new_session_keeps_the_old_one() {
     assert_eq!(
         events(&scratch, "session_named").len(),
         1,
-        "the old conversation"
+        "the old conversation continues"
     );
 }
 

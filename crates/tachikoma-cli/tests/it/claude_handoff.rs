@@ -1,4 +1,4 @@
-//! The hand-off to a new session: built once, stored, repeated unchanged and shown.
+//! The hand-off to a new session: it is built once, stored, reused unchanged and shown.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -43,14 +43,17 @@ fn the_full_cycle_hands_the_work_over() {
     };
     assert_eq!(first.1, "the task\n");
     assert!(hand_off.1.contains("Write its hand-off"), "{}", hand_off.1);
-    assert_eq!(first.0, hand_off.0, "the old session is asked");
-    assert_ne!(first.0, second.0, "and a fresh one takes over");
+    assert_eq!(
+        first.0, hand_off.0,
+        "the old session is asked for its hand-off"
+    );
+    assert_ne!(first.0, second.0, "a new session starts");
 
     let kept = fs::read_to_string(checkpoint_file(&scratch, 2)).unwrap();
     assert_eq!(
         second.1,
         kept.clone() + "the task\n1\n",
-        "the hand-off as it is kept, and then the prompt as it is by now"
+        "the stored hand-off, followed by the current prompt"
     );
     let commits = scratch.git(&["log", "-2", "--format=%h"]);
     let masked = commits.lines().zip(["[COMMIT]", "[THE AGENT'S]"]);
@@ -120,7 +123,7 @@ fn a_repeated_attempt_gets_the_same_prompt() {
     let ran = run_claude(&scratch, &[]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     let started = events(&scratch, "iteration_started");
-    let last = started.last().expect("there are some");
+    let last = started.last().expect("an iteration started");
     assert_eq!(
         (&last["iteration"], &last["attempt"]),
         (&2.into(), &2.into())
@@ -132,7 +135,9 @@ fn a_repeated_attempt_gets_the_same_prompt() {
         .filter(|prompt| prompt.contains("# Hand-off"))
         .collect();
     assert_eq!(given.len(), 2, "{asked:#?}");
-    let repeated = given[1].strip_suffix(given[0].as_str()).expect("the same");
+    let repeated = given[1]
+        .strip_suffix(given[0].as_str())
+        .expect("the second prompt ends with the first one");
     assert!(
         repeated
             .starts_with("An earlier attempt at this iteration was cut short; this is attempt 2."),
@@ -287,7 +292,7 @@ fn a_hand_off_that_cannot_be_saved_is_still_used() {
     let scratch = stage(&scenario(turns), "");
     let live = claude(&scratch).spawn(["run", "--delay", "1h"]);
     await_events(&scratch, "wait_started", 1);
-    // A file at the path of the directory.
+    // A file at the path of the hand-off directory prevents writing hand-offs.
     fs::write(loops(&scratch)[0].join("checkpoints"), "mine").unwrap();
     assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
     await_events(&scratch, "warned", 1);

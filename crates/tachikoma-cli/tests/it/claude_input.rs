@@ -10,10 +10,10 @@ use tachikoma_testkit::{Ran, Scenario, Scratch, Turn};
 use crate::claude_fault_support::{claude, misbehaving, run, trouble, with_scenario};
 use crate::support::{events, shown, status};
 
-/// Settings with which the first failure ends the loop.
+/// Setting that ends the loop at the first failure.
 const ONCE: (&str, &str) = ("TACHIKOMA_STOP_CONDITIONS__MAX_CONSECUTIVE_FAILURES", "1");
 
-/// The loop continues with a working agent.
+/// Checks that the loop continues with a working agent.
 #[track_caller]
 fn expect_intact(scratch: &Scratch) {
     let before = status(scratch)["loop_id"].clone();
@@ -27,7 +27,7 @@ fn quiet() -> Scratch {
     with_scenario(&Scenario::of([Turn::text("one")]))
 }
 
-/// Recorded output of the real agent for this case.
+/// Runs a loop with a recorded output of the real Claude Code.
 fn replayed(name: &str) -> (Scratch, Ran) {
     let scratch = quiet();
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tachikoma-agents/tests/corpus");
@@ -137,10 +137,14 @@ fn an_untested_version_is_a_warning() {
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     let warned = events(&scratch, "warned");
-    assert_eq!(warned.len(), 1, "once, for all its processes: {warned:?}");
+    assert_eq!(
+        warned.len(),
+        1,
+        "one warning for all processes of the agent: {warned:?}"
+    );
 }
 
-// complaint_59
+// Complaint 59: a loop could not continue if its conversation was missing.
 #[test]
 fn a_missing_conversation_is_replaced() {
     let scenario = Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")]);
@@ -157,6 +161,10 @@ fn a_missing_conversation_is_replaced() {
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     let named = events(&scratch, "session_named");
-    assert_eq!(named.len(), 2, "a conversation of its own: {named:?}");
+    assert_eq!(
+        named.len(),
+        2,
+        "the new conversation has its own id: {named:?}"
+    );
     assert_eq!(events(&scratch, "iteration_completed").len(), 2);
 }

@@ -1,4 +1,4 @@
-//! The launch of Claude Code, shown by a dry run.
+//! Tests of the command line and environment of Claude Code that a dry run shows.
 
 use insta::assert_snapshot;
 use tachikoma_testkit::Scratch;

@@ -10,7 +10,7 @@ use crate::support::{events, status, tachikoma};
 fn filling() -> Scenario {
     let mut turn = bash("true", 20_000);
     turn.usage = Usage::cached(20_000).growing_by(75_500);
-    // The interrupt has to arrive before the next answer.
+    // The delay lets the interrupt arrive before the next answer.
     turn.delay_ms = 100;
     scenario([turn]).for_ever()
 }
@@ -24,14 +24,14 @@ fn reboots(scratch: &Scratch) -> Value {
 }
 
 #[test]
-fn the_limit_of_reboots_allows_one_session_more() {
+fn a_limit_of_n_reboots_allows_n_plus_1_sessions() {
     let scratch = stage(&filling(), "");
     let ran = run_claude(&scratch, &["--max-restarts", "2"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert_eq!((sessions(&scratch), reboots(&scratch)), (3, 2.into()));
     let ids: std::collections::BTreeSet<_> =
         prompts(&scratch).into_iter().map(|(id, _)| id).collect();
-    assert_eq!(ids.len(), 3, "each is a conversation of its own");
+    assert_eq!(ids.len(), 3, "each session has its own conversation");
     for words in [
         "rebooted: session 1 -> 2",
         "rebooted: session 2 -> 3",
@@ -57,7 +57,7 @@ fn a_limit_of_zero_allows_no_reboot() {
 }
 
 #[test]
-fn a_threshold_of_100_switches_the_redline_off() {
+fn a_threshold_of_100_turns_the_redline_off() {
     let turns = [did(), says("full", 190_000), claims(191_000)];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--context-threshold", "100"]);
@@ -67,7 +67,7 @@ fn a_threshold_of_100_switches_the_redline_off() {
 }
 
 #[test]
-fn the_redline_is_exact_to_the_decimal() {
+fn the_redline_is_compared_with_decimals() {
     let below = stage(&scenario([did(), says("a", 80_980), claims(1_000)]), "");
     let ran = run_claude(&below, &["--context-threshold", "40.5"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -107,7 +107,7 @@ fn without_readings_tool_calls_trigger_a_reboot() {
     assert_eq!(
         reboots(&scratch),
         0,
-        "nothing stands in for what is measured"
+        "tool calls are not used if context readings exist"
     );
 }
 
@@ -211,7 +211,7 @@ fn the_help_has_examples_that_fit_a_terminal() {
     let (_, examples) = ran
         .stdout
         .split_once("Examples:\n")
-        .expect("there are some");
+        .expect("the help has examples");
     for flag in [
         "--agent claude",
         "--context-threshold 72.5",

@@ -12,10 +12,10 @@ const NO_WAITS: &str = "iteration_delay = \"0s\"\n\n\
     [agent]\nname = \"claude\"\n\n\
     [reboot]\nmin_reboot_interval = \"0s\"\nfailure_cooldown = \"0s\"\nmax_reboots_per_hour = 0\n";
 
-/// Answer of an old session to the request for its hand-off.
+/// Hand-off that the old session writes when it is asked for it.
 pub const WORDS: &str = "The parser is done, the printer is next.";
 
-/// Returns a git repository with one commit, a prompt and a scenario.
+/// Returns a git repository with one commit, a prompt, settings without delays plus `more`, and a scenario.
 pub fn stage(scenario: &Scenario, more: &str) -> Scratch {
     let scratch = Scratch::with_git();
     place(&scratch, scenario, more);
@@ -24,7 +24,7 @@ pub fn stage(scenario: &Scenario, more: &str) -> Scratch {
     scratch
 }
 
-/// Writes the prompt, the settings and the scenario into a directory.
+/// Writes the prompt, the settings without delays plus `more`, and the scenario into a directory.
 pub fn place(scratch: &Scratch, scenario: &Scenario, more: &str) {
     scratch.write("prompt.md", "the task\n");
     let program = fake_agent_path();
@@ -35,8 +35,9 @@ pub fn place(scratch: &Scratch, scenario: &Scenario, more: &str) {
 
 /// Writes the scenario of the agent.
 pub fn write_scenario(scratch: &Scratch, scenario: &Scenario) {
-    let text = serde_json::to_string(scenario).expect("it is data");
-    std::fs::write(scratch.home().join("scenario.json"), text).expect("it is ours");
+    let text = serde_json::to_string(scenario).expect("the scenario can be serialized");
+    std::fs::write(scratch.home().join("scenario.json"), text)
+        .expect("the scenario file can be written");
 }
 
 /// Returns the binary with the variables of the fake agent.
@@ -64,27 +65,27 @@ pub fn scenario(turns: impl IntoIterator<Item = Turn>) -> Scenario {
     scenario
 }
 
-/// Returns a call of the shell tool at the given number of tokens of 200 000.
+/// Returns a call of the shell tool. `tokens` is the context usage, of a window of 200 000 tokens.
 pub fn bash(command: &str, tokens: u64) -> Turn {
     Turn::bash(command).using(Usage::cached(tokens))
 }
 
-/// Returns an answer that ends a turn.
+/// Returns an answer that ends a turn. `tokens` is the context usage.
 pub fn says(text: &str, tokens: u64) -> Turn {
     Turn::text(text).using(Usage::cached(tokens))
 }
 
-/// Returns a tool call that changes a file, because a claim without work is rejected.
+/// Returns a tool call that changes a file. A claim without work would be rejected.
 pub fn did() -> Turn {
     bash("true", 1_000)
 }
 
-/// Returns a claim of completion.
+/// Returns an answer that claims completion. `tokens` is the context usage.
 pub fn claims(tokens: u64) -> Turn {
     says("All is done.\n<promise>COMPLETE</promise>", tokens)
 }
 
-/// Returns the prompts of the agent in order, with their session.
+/// Returns the session id and the text of each prompt that the agent got, in order.
 pub fn prompts(scratch: &Scratch) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(scratch.home().join("agent/prompts.jsonl"));
     let parse = |line: &str| {

@@ -12,7 +12,7 @@ use tachikoma_testkit::{Scenario, Scratch, Turn, await_until};
 use crate::claude_fault_support::{claude, run, with_scenario};
 use crate::support::{SOON, await_events, events, status};
 
-/// Time of the reset in the recording, in seconds since the epoch.
+/// Reset time in the recorded output, in seconds since 1970.
 const RECORDED: &str = "1794715833";
 
 fn now_seconds() -> u64 {
@@ -38,8 +38,7 @@ fn millis(time: &Value) -> u64 {
     u64::try_from(time.as_millisecond()).expect("after 1970")
 }
 
-/// One call before the reset, one soon after it, and neither success nor failure in between.
-// complaint_40
+/// Complaint 40: the loop sent requests during a usage limit. Only one is sent before the reset, and one after it.
 #[test]
 fn a_usage_limit_causes_one_request_before_and_one_after_the_reset() {
     let (scratch, replay, lifted) = limited(6);
@@ -58,7 +57,7 @@ fn a_usage_limit_causes_one_request_before_and_one_after_the_reset() {
     assert_eq!(attempts, [1, 2], "{}", ran.snapshot());
     let waits = events(&scratch, "wait_started");
     let late = millis(&waits[0]["wait"]["until"]) - lifted * 1000;
-    assert_eq!(late, 5000, "the margin after the stated reset");
+    assert_eq!(late, 5000, "the wait includes a margin after the reset");
     let asked = millis(&begun[1]["time"]) - lifted * 1000;
     assert!((late..20_000).contains(&asked), "{asked} ms after it");
     assert_eq!(waits[0]["wait"]["reason"], "usage_limit");
@@ -67,7 +66,7 @@ fn a_usage_limit_causes_one_request_before_and_one_after_the_reset() {
     assert_eq!(status(&scratch)["stats"]["iterations"], 1);
 }
 
-// complaint_42
+// Complaint 42: after a restart, the loop no longer waited for the reset.
 #[test]
 fn the_wait_for_a_reset_survives_a_kill_and_can_be_skipped() {
     let (scratch, replay, _) = limited(3600);

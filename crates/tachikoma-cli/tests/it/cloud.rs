@@ -8,17 +8,17 @@ use tachikoma_testkit::{Scratch, await_until};
 use crate::cloud_support::{Server, incidents, repository, settings, sha256, up_to};
 use crate::support::{SOON, await_events, files, kill, loops, run};
 
-/// Retries wait for half a minute in all.
+/// Time limit for an upload with retries. The retries wait for half a minute in total.
 const PATIENT: Duration = Duration::from_secs(90);
 
-/// Returns a loop that ended after an iteration, with uploads enabled afterwards.
+/// Returns a loop that ended after one iteration. Uploads are enabled after its end.
 fn with_history(server: &Server, more: &str) -> Scratch {
     let scratch = crate::support::with_history();
     scratch.write("tachikoma.toml", settings(&server.url(), more));
     scratch
 }
 
-/// Arguments of a run up to a given iteration.
+/// Arguments of a run that continues the loop up to the given iteration.
 fn go_on(iterations: &str) -> Vec<&str> {
     let words = up_to(iterations);
     words[..words.len() - 1].to_vec()
@@ -39,13 +39,13 @@ fn backups_are_uploaded_and_old_uploads_deleted() {
     for iterations in ["2", "3"] {
         server.say(&scratch, &go_on(iterations), 3);
     }
-    // Each run uploads a backup at its end, and one at its start unless the later one replaces it.
+    // Each run uploads a backup at its end, and one at its start unless the backup of the end replaces it in the queue.
     let recorded = incidents(&scratch, "cloud_copied");
     assert!((2..=4).contains(&recorded.len()), "{recorded:?}");
     assert_eq!(incidents(&scratch, "cloud_failed").len(), 0);
     let copies = server.copies();
     assert_eq!(copies.len(), 2 + 2, "{copies:?}");
-    // The newest upload, with its announced size.
+    // The newest upload has the size that its record states.
     let newest = recorded.last().unwrap();
     let object = copies
         .iter()
@@ -75,7 +75,7 @@ fn an_upload_does_not_cause_another_backup() {
     scratch.write("tachikoma.toml", settings(&server.url(), more));
     let live = server.tool(&scratch).spawn(run(&[], crate::support::BUSY));
     await_events(&scratch, "agent_launched", 1);
-    // A newer backup replaces a pending one, so not all are uploaded, but the newest is.
+    // A newer backup replaces a pending one, so some are not uploaded, but the newest one always is.
     let settled = || {
         let backups = files(&scratch.path().join(".ralph/backups"));
         let newest = backups.keys().next_back()?.file_name()?.to_str()?;
@@ -96,7 +96,7 @@ fn an_upload_does_not_cause_another_backup() {
     let before = settled();
     // After many intervals without events there is no further upload.
     let sent = || {
-        // The check of the object store may come at any time.
+        // The periodic check of the object store is not an upload.
         let asked = server.s3.asked().into_iter();
         asked.filter(|asked| asked.starts_with("PUT")).count()
     };
@@ -171,7 +171,7 @@ fn wrong_credentials_are_reported_once_and_delay_nothing() {
     let ran = wrong.run(go_on("2"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let failed = incidents(&scratch, "cloud_failed");
-    // One for the backup at the end, and one for the start unless the later one replaces it.
+    // The backup at the end fails, and so does the one at the start unless the backup of the end replaced it in the queue.
     assert!((1..=2).contains(&failed.len()), "{failed:?}");
     assert_eq!(failed[0]["attempts"], 1, "{failed:?}");
     let error = failed[0]["error"].as_str().unwrap();
@@ -207,7 +207,7 @@ fn a_wrong_clock_is_reported() {
 }
 
 #[test]
-fn a_slow_server_delays_only_the_last_upload() {
+fn a_slow_server_delays_the_loop_only_at_the_last_upload() {
     let server = Server::start();
     let scratch = with_history(&server, "");
     server.s3.behave(Misbehaviour::Slow(Duration::from_secs(3)));
@@ -220,7 +220,7 @@ fn a_slow_server_delays_only_the_last_upload() {
     let copied = at("\"cloud_copied\"").expect("a copy");
     assert!(Some(copied) > ended, "{journal:#?}");
     assert!(ended.is_some(), "{journal:#?}");
-    // The backup at the end replaced the pending one, or came after it.
+    // The backup at the end is uploaded last, whether or not it replaced a pending one.
     let last = incidents(&scratch, "cloud_copied").pop().unwrap();
     let newest = files(&scratch.path().join(".ralph/backups"))
         .into_keys()
@@ -245,12 +245,12 @@ fn an_upload_succeeds_without_the_right_to_list() {
 }
 
 #[test]
-fn a_server_that_dies_during_an_upload_gets_it_once() {
+fn an_upload_to_a_server_that_dies_meanwhile_is_repeated_and_stored_once() {
     let mut server = Server::start();
     let scratch = repository(&server, "");
     // The server stores parts under long file names, which limits the prefix.
     scratch.write("tachikoma.toml", settings("s3://bucket", ""));
-    // Random bytes, which do not compress: more than three parts.
+    // These random bytes do not compress and need more than three parts of an upload.
     let noise: Vec<u8> = (0..16_u32 << 20)
         .scan(1_u64, |seed, _| {
             *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -263,7 +263,7 @@ fn a_server_that_dies_during_an_upload_gets_it_once() {
     server.s3.behave(Misbehaviour::DiesAtPart(2));
     let words = run(&["--allow-dirty", "--max-iterations", "1"], "true");
     let live = server.tool(&scratch).spawn(words);
-    // The backup at the end.
+    // The server dies during the upload of the last backup.
     await_until("the server to die", SOON, || server.s3.is_dead());
     server.s3.revive();
     let ran = live.wait(PATIENT);
@@ -317,7 +317,7 @@ fn a_missing_upload_directory_is_a_warning() {
     assert!(!place.exists());
     std::fs::create_dir(&place).unwrap();
     say(&go_on("3"));
-    // The backup at the start, unless the one at the end replaced it.
+    // The backup of the start is copied too, unless the backup of the end replaced it in the queue.
     let copies = files(&place).len();
     assert!(matches!(copies, 1 | 2), "{copies}");
     let backups = files(&scratch.path().join(".ralph/backups"));

@@ -7,7 +7,7 @@ use tachikoma_testkit::{Scratch, await_until};
 use crate::cloud_support::{Server, incidents, repository, up_to, with_identity};
 use crate::support::{SOON, await_events, files, kill, status};
 
-/// An agent that appends a line in each iteration. In the third it waits until the file `hold` exists.
+/// Command of an agent that appends a line in each iteration. In the third iteration it waits until the file `hold` exists.
 fn agent(hold: &Path) -> String {
     let hold = hold.display();
     format!(
@@ -19,7 +19,7 @@ fn words(agent: &str) -> Vec<&str> {
     [&up_to("4")[..], &["sh", "-c", agent]].concat()
 }
 
-/// Returns the result of the work: commits in order, and the content of files.
+/// Returns the subjects of the commits, the content of `work` and the names of the tracked files.
 fn result(scratch: &Scratch) -> (String, String, String) {
     (
         scratch.git(&["log", "--format=%s"]),
@@ -76,7 +76,7 @@ fn a_killed_loop_continues_on_another_machine_with_the_same_result() {
     server.say(&there, &words(&agent), 3);
     assert_eq!(status(&there)["iteration"], 4);
 
-    // The same loop without the move.
+    // A third directory runs the same loop without interruption.
     let still = repository(&server, more);
     server.say(&still, &words(&agent), 3);
     assert_eq!(result(&there), result(&still));
@@ -142,7 +142,10 @@ fn an_encrypted_upload_needs_its_key() {
     let restore = ["state", "restore", "--from", &url, "--yes"];
     let refused = server.tool(&there).run(restore);
     assert_eq!(refused.code(), Some(2), "{}", refused.snapshot());
-    assert!(!there.path().join(".git").exists(), "nothing is changed");
+    assert!(
+        !there.path().join(".git").exists(),
+        "the restore changed no file"
+    );
     assert!(!there.path().join(".ralph/backups").exists());
     assert!(
         refused.stderr.contains("s3://bucket/a/b/loop_"),
@@ -201,7 +204,7 @@ fn a_restore_into_a_repository_adds_commits_and_keeps_files() {
         "merge",
         "--quiet",
         "--ff-only",
-        head.expect("what was fetched"),
+        head.expect("the ref of the restored commits exists"),
     ]);
     assert_eq!(there.read("work"), "1\n");
 }

@@ -43,7 +43,7 @@ impl Server {
         format!("{}{}", ran.stdout, ran.stderr)
     }
 
-    /// Returns the names of the uploads, oldest first.
+    /// Returns the names of the uploaded backups, oldest first.
     pub fn copies(&self) -> Vec<String> {
         let mut copies = self.s3.objects();
         copies.retain(|name| name.contains(".tar"));
@@ -75,7 +75,7 @@ pub fn incidents(scratch: &Scratch, kind: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Arguments of a run up to an iteration, with the agent of the loop.
+/// Arguments of a run up to the given iteration, with an agent that appends a line in each iteration.
 pub fn up_to(iterations: &str) -> [&str; 8] {
     [
         "run",

@@ -20,7 +20,7 @@ fn here(more: &str) -> (tempfile::TempDir, String, Scratch) {
     (copies, url, scratch)
 }
 
-/// Restores the newest upload into an empty directory.
+/// Restores the newest upload into an empty directory. Returns the directory and the output.
 fn there(url: &str) -> (Scratch, String) {
     let scratch = Scratch::new();
     with_identity(&scratch);
@@ -32,7 +32,7 @@ fn words<'a>(iterations: &'a str, agent: &'a str) -> Vec<&'a str> {
     [&up_to(iterations)[..], &["sh", "-c", agent]].concat()
 }
 
-/// Returns the record of the newest upload. A file with its final name may be incomplete.
+/// Returns the journal record number of the newest complete upload. A file with its final name may still be incomplete.
 fn newest(scratch: &Scratch) -> usize {
     let copied = incidents(scratch, "cloud_copied");
     let seqs = copied.iter().filter_map(|copied| {
@@ -54,7 +54,7 @@ fn an_upload_has_the_work_of_the_last_iteration() {
     assert_eq!(there.read("work"), "1\n2\n3\n");
     say(&there, &words("4", LINE), 3);
     assert_eq!(there.read("work"), "1\n2\n3\n4\n");
-    // Restore on the first machine again.
+    // The first machine restores the upload, too.
     let told = say(&here, &["state", "restore", "--from", &url, "--yes"], 0);
     assert!(
         told.contains("the work tree is unchanged; `tachikoma run` continues"),
@@ -69,8 +69,8 @@ fn an_upload_has_the_work_of_the_last_iteration() {
     );
 }
 
-/// Lines of iterations that failed wait for the next commit; one that is cut leaves half a file. There all of it is the loop's as it
-/// was here.
+/// Lines of failed iterations are committed with the next successful one, and a killed iteration leaves an incomplete file. After
+/// a restore on another machine, both still belong to the loop.
 #[test]
 fn a_killed_loop_commits_its_work_after_a_restore_elsewhere() {
     let (_copies, url, here) = here("backup_interval = \"50ms\"");
@@ -86,7 +86,7 @@ fn a_killed_loop_commits_its_work_after_a_restore_elsewhere() {
     await_until("the third iteration at work", SOON, || {
         std::fs::read_to_string(here.path().join("new")).is_ok_and(|new| new == "half\n")
     });
-    // A backup from now on contains this change.
+    // Backups that are taken after this change contain it.
     say(&here, &["state", "set", "plan", "1"], 0);
     let lines = lines(&here);
     let at = lines
@@ -138,7 +138,7 @@ fn files_of_the_user_are_restored_and_stay_uncommitted() {
     assert_eq!(there.git(&["for-each-ref", "refs/tachikoma"]), "");
 }
 
-/// A run in an existing repository would ignore the restored commits.
+/// Without a merge, a run in an existing repository would ignore the restored commits.
 #[test]
 fn a_restore_on_the_same_machine_names_the_commits_to_merge() {
     let (_copies, url, here) = here("");
@@ -157,7 +157,7 @@ fn a_restore_on_the_same_machine_names_the_commits_to_merge() {
     assert_eq!(here.read("work"), "1\n2\n3\n");
     assert_eq!(subjects(&here).len(), 4);
 
-    // Commits made in the meantime are kept.
+    // A merge keeps commits that were made after the restore.
     there.write("more", "more\n");
     there.git(&["add", "more"]);
     there.git(&["commit", "--quiet", "-m", "more"]);
@@ -171,7 +171,9 @@ fn a_restore_on_the_same_machine_names_the_commits_to_merge() {
 /// Runs the commands that the restore printed.
 #[track_caller]
 fn merge(scratch: &Scratch, told: &str, how: &[&str]) {
-    let (_, rest) = told.split_once("first `git ").expect("what to do first");
+    let (_, rest) = told
+        .split_once("first `git ")
+        .expect("the output names the first command");
     let (command, rest) = rest.split_once('`').unwrap();
     assert!(rest.starts_with(", then `tachikoma run`"), "{told}");
     let words: Vec<&str> = command.split(' ').collect();

@@ -1,4 +1,4 @@
-//! Work trees in remote backups: uploaded, kept, restored and reported.
+//! Work trees in remote backups: how they are uploaded, retained, restored and reported.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use crate::cloud_support::{Server, repository, sha256, with_identity};
 use crate::live_support::tool_of_nobody;
 use crate::support::{SOON, files, kill};
 
-/// Runs up to an iteration. Each iteration appends a line.
+/// Arguments of a run up to an iteration. Each iteration appends a line.
 fn words(iterations: &str) -> Vec<&str> {
     let mut words = crate::cloud_support::up_to(iterations).to_vec();
     words.extend(["sh", "-c", "echo $TACHIKOMA_ITERATION >> work"]);
@@ -30,7 +30,7 @@ fn a_short_run_uploads_its_work_tree() {
     let here = repository(&server, "max_backups = 0");
     server.say(&here, &words("1"), 3);
     for _ in 0..4 {
-        // The run is at its limit and ends while the first backup is packed.
+        // The loop reaches its limit and ends while the first backup is compressed.
         server.say(&here, &words("1"), 3);
     }
     let copies = server.copies();
@@ -64,7 +64,7 @@ fn a_restored_loop_can_be_uploaded_and_restored_again() {
         places.push(there);
     }
     assert_eq!(places[1].read("work"), "1\n2\n3\n");
-    // Also into a clone.
+    // The upload can be restored into a clone, too.
     let clone = Scratch::new();
     let from = here.path();
     clone.git(&["clone", "--quiet", from.to_str().unwrap(), "."]);
@@ -79,7 +79,7 @@ fn the_last_upload_with_a_work_tree_is_never_deleted() {
     for iterations in ["1", "2"] {
         server.say(&here, &words(iterations), 3);
     }
-    // From now on bundles cannot be made.
+    // This setting makes it impossible to create bundles.
     here.git(&["config", "extensions.partialClone", "nobody"]);
     for value in ["1", "2", "3"] {
         server.say(&here, &["state", "set", "plan", value], 0);
@@ -114,7 +114,11 @@ fn the_last_upload_with_a_work_tree_is_never_deleted() {
     assert!(told.contains(&format!("or restore {name}")), "{told}");
     let told = server.say(&there, &restore(&url, &[name]), 0);
     assert!(told.contains("the work tree is restored"), "{told}");
-    assert_eq!(there.read("work"), "1\n2\n", "the newest that has it");
+    assert_eq!(
+        there.read("work"),
+        "1\n2\n",
+        "the newest upload that contains the work tree"
+    );
 }
 
 #[test]
@@ -126,7 +130,7 @@ fn a_new_upload_stays_despite_clocks_of_other_machines() {
     let [copy] = &*before else {
         panic!("{before:?}");
     };
-    // Made on a machine with a clock that is ahead, after a restore of an older backup.
+    // This upload is from a machine with a clock that is ahead, after a restore of an older backup.
     let (name, end) = copy.split_once(".tar").unwrap();
     let (name, _) = name.rsplit_once('-').unwrap();
     let (name, _) = name.rsplit_once('-').unwrap();
@@ -169,7 +173,7 @@ fn existing_files_stay_and_are_named_in_a_restore() {
     assert_eq!(there.read("more.md"), "more\n");
     let left = files(&there.path().join(".ralph/loops"));
     let bundle = left.keys().find(|path| path.ends_with("git-work.bundle"));
-    assert_eq!(bundle, None, "it is not needed any more");
+    assert_eq!(bundle, None, "the temporary file is no longer needed");
     server.say(&there, &words("2"), 3);
 }
 
@@ -198,11 +202,14 @@ fn a_work_tree_that_cannot_be_restored_is_an_error_and_commits_are_kept() {
     let bundle = bundles
         .keys()
         .find(|path| path.ends_with("git-work.bundle"));
-    let bundle = bundle.expect("the bundle stays").display().to_string();
+    let bundle = bundle
+        .expect("the bundle is not deleted")
+        .display()
+        .to_string();
     let cloned = there.home().join("clone");
     there.git(&["clone", "--quiet", &bundle, cloned.to_str().unwrap()]);
     assert!(cloned.join("prompt.md").exists());
-    // A purge deletes everything.
+    // A purge deletes the bundle and the restored refs.
     server.say(&there, &["state", "clear", "--purge", "--yes"], 0);
     assert!(!there.path().join(".ralph/loops").exists());
 }
@@ -219,13 +226,13 @@ fn problems_of_the_upload_target_are_reported_at_the_start() {
         &["--allow-dirty"],
         crate::support::BUSY,
     ));
-    // Before the first backup.
+    // The warning is printed before the first backup.
     await_until("the warning", SOON, || {
         format!("{}{}", live.stdout(), live.stderr()).contains("missing is not a directory")
     });
     kill(&here, live);
 
-    // Uploads from before encryption are named, encrypted ones are not.
+    // Unencrypted uploads from before encryption was turned on are named. Encrypted ones are not.
     let key = here.home().join("key");
     fs::write(
         &key,
@@ -269,7 +276,7 @@ fn a_refused_restoration_leaves_nothing_and_names_the_copy() {
     assert!(told.contains("is not what its name says"), "{told}");
     assert!(!told.contains(".state-"), "{told}");
     assert!(!there.path().join(".ralph").exists(), "{told}");
-    // Uploads with a correct checksum and damaged content.
+    // The checksum of these uploads is correct, but their content is invalid.
     for copy in server.copies() {
         let path = server.s3.file(&copy);
         let (name, _) = copy.split_once(".sha256-").unwrap();
@@ -286,7 +293,7 @@ fn a_refused_restoration_leaves_nothing_and_names_the_copy() {
     assert!(!there.path().join(".ralph").exists(), "{told}");
 }
 
-/// A directory without read permission, like `lost+found`.
+/// An unreadable directory, like `lost+found`, may be in the upload directory.
 #[test]
 fn an_unreadable_directory_beside_the_uploads_is_ignored() {
     let scratch = Scratch::new();

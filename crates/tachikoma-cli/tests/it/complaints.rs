@@ -1,4 +1,4 @@
-//! Complaints of users of similar programs, tested with this one. Test names have the number of the complaint.
+//! Complaints of users of similar programs, each tested with Tachikoma. Test names contain the number of the complaint.
 
 use serde_json::Value;
 use tachikoma_testkit::fake_agent::Misbehaviour;
@@ -34,7 +34,11 @@ fn complaint_5_agents_that_stay_after_their_result_are_killed() {
     let shown = loop_of(&scratch, "3", &settings);
     assert_eq!(outcomes(&scratch), ["succeeded"; 3], "{shown}");
     assert_eq!(events(&scratch, "agent_launched").len(), 3);
-    assert_eq!(processes_with(&mark), Vec::<u32>::new(), "none is left");
+    assert_eq!(
+        processes_with(&mark),
+        Vec::<u32>::new(),
+        "no agent process is left"
+    );
 }
 
 /// Complaint: certain words in the output started a timer, and the agent was killed five seconds later.
@@ -62,7 +66,11 @@ fn complaint_11_work_and_conversation_continue_after_a_timeout() {
         .unwrap_or_default();
     assert!(seen.starts_with("tool Bash: echo half > work"), "{seen}");
     assert_eq!(outcomes(&scratch), ["succeeded"], "{shown}");
-    assert_eq!(events(&scratch, "session_named").len(), 1, "the same one");
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the same conversation continues"
+    );
     assert_eq!(scratch.read("work"), "half\n");
 }
 
@@ -115,7 +123,11 @@ fn complaint_37_41_a_usage_limit_is_neither_an_answer_nor_a_claim_nor_a_failure(
     assert_eq!(live.wait(crate::support::SOON).code(), Some(0), "done");
     assert_eq!(events(&scratch, "iteration_limited").len(), 1);
     assert_eq!(events(&scratch, "iteration_failed"), Vec::<Value>::new());
-    assert_eq!(outcomes(&scratch), ["succeeded"], "the second attempt");
+    assert_eq!(
+        outcomes(&scratch),
+        ["succeeded"],
+        "this is the second attempt"
+    );
 }
 
 /// Complaint: descendants of the agent kept running after a timeout.
@@ -132,7 +144,11 @@ fn complaint_43_a_timeout_kills_all_descendants_of_the_agent() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let failed = &events(&scratch, "iteration_failed")[0]["failure"];
     assert_eq!(failed["timeout"], "session", "{failed}");
-    assert_eq!(processes_with(&mark), Vec::<u32>::new(), "none is left");
+    assert_eq!(
+        processes_with(&mark),
+        Vec::<u32>::new(),
+        "no descendant is left"
+    );
 }
 
 /// Complaint: the agent crashed every time it resumed the same conversation.

@@ -1,5 +1,5 @@
-//! Completion with the real binary: who may claim it, and what prevents it. Complaints are those of users of other
-//! tools of this kind.
+//! Completion with the real binary: who may claim it, and what prevents it. Complaint numbers refer to complaints of users of
+//! similar programs.
 
 use std::fs;
 
@@ -65,7 +65,7 @@ fn done_without_an_iteration_is_refused() {
 }
 
 #[test]
-fn the_operator_claims_completion_of_what_the_agent_does() {
+fn the_operator_can_claim_completion_while_the_agent_works() {
     let scratch = Scratch::new();
     let live = tachikoma(&scratch).spawn(run(&[], "while [ ! -e go ]; do sleep 0.01; done"));
     await_events(&scratch, "agent_launched", 1);
@@ -76,12 +76,12 @@ fn the_operator_claims_completion_of_what_the_agent_does() {
     assert_eq!(
         status(&scratch)["completion"]["claimed"],
         false,
-        "it was judged"
+        "the claim was checked"
     );
 }
 
 #[test]
-fn complaint_21_exit_0_is_no_completion_and_neither_is_a_claim_of_one_who_did_nothing() {
+fn complaint_21_exit_0_is_not_a_claim_and_a_claim_without_work_is_rejected() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], "exit 0"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -98,7 +98,7 @@ fn complaint_21_exit_0_is_no_completion_and_neither_is_a_claim_of_one_who_did_no
 }
 
 #[test]
-fn complaint_22_a_question_is_no_completion() {
+fn complaint_22_a_question_of_the_agent_is_not_a_claim() {
     let turns = [
         did(),
         says("Shall I go on with the parser? (y/n)", 2_000),
@@ -111,7 +111,7 @@ fn complaint_22_a_question_is_no_completion() {
 }
 
 #[test]
-fn complaint_23_words_about_the_promise_are_none() {
+fn complaint_23_text_that_mentions_the_promise_is_not_a_claim() {
     let words = "I am NOT outputting <promise>COMPLETE</promise> yet.";
     let turns = [
         did(),
@@ -125,12 +125,12 @@ fn complaint_23_words_about_the_promise_are_none() {
     assert_eq!(
         status(&scratch)["iteration"],
         3,
-        "the one that is meant is seen in the stream"
+        "the promise on its own line is a claim"
     );
 }
 
 #[test]
-fn complaint_24_what_a_crashed_run_left_does_not_end_the_next_one() {
+fn complaint_24_a_claim_before_a_crash_does_not_end_the_next_run() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     assert_eq!(tachikoma(&scratch).run(["done"]).code(), Some(0));
@@ -139,13 +139,13 @@ fn complaint_24_what_a_crashed_run_left_does_not_end_the_next_one() {
     assert_eq!(
         ran.code(),
         Some(3),
-        "the claim died with its attempt: {}",
+        "the claim was dropped with its attempt: {}",
         ran.snapshot()
     );
 }
 
 #[test]
-fn complaint_25_dates_are_no_boxes_and_one_open_box_overrides_every_word() {
+fn complaint_25_dates_are_not_checkboxes_and_an_open_checkbox_rejects_a_claim() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -165,7 +165,7 @@ fn complaint_25_dates_are_no_boxes_and_one_open_box_overrides_every_word() {
 }
 
 #[test]
-fn complaint_26_claims_in_a_row_end_nothing_by_themselves() {
+fn complaint_26_repeated_claims_do_not_end_a_loop_with_open_objectives() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -178,7 +178,7 @@ fn complaint_26_claims_in_a_row_end_nothing_by_themselves() {
 }
 
 #[test]
-fn complaint_27_who_never_claims_is_ended_by_a_script_that_knows_better() {
+fn complaint_27_a_stop_script_ends_a_loop_without_a_claim() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -191,7 +191,7 @@ fn complaint_27_who_never_claims_is_ended_by_a_script_that_knows_better() {
 }
 
 #[test]
-fn complaint_28_the_loop_goes_on_until_every_objective_is_ticked_and_every_gate_passes() {
+fn complaint_28_the_loop_continues_until_all_objectives_are_ticked_and_all_gates_pass() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -204,7 +204,7 @@ fn complaint_28_the_loop_goes_on_until_every_objective_is_ticked_and_every_gate_
     assert_eq!(
         ran.code(),
         Some(0),
-        "nobody but the file claims it: {}",
+        "only the objectives file claims completion: {}",
         ran.snapshot()
     );
     assert_eq!(status(&scratch)["iteration"], 4);
@@ -212,7 +212,7 @@ fn complaint_28_the_loop_goes_on_until_every_objective_is_ticked_and_every_gate_
 }
 
 #[test]
-fn complaint_29_a_promise_in_the_last_bytes_is_not_missed() {
+fn complaint_29_a_promise_in_the_last_bytes_of_the_output_is_recognized() {
     for _ in 0..5 {
         let scratch = Scratch::new();
         let script =
@@ -224,7 +224,7 @@ fn complaint_29_a_promise_in_the_last_bytes_is_not_missed() {
 }
 
 #[test]
-fn denied_calls_are_not_work_and_are_explained_at_once_and_at_the_end() {
+fn denied_tool_calls_are_not_work_and_are_explained_at_once_and_at_the_end() {
     let denied = || bash("cargo test --all", 1_000).denied();
     let scratch = stage(
         &scenario([denied(), denied(), denied(), claims(2_000)]),
@@ -249,7 +249,7 @@ fn denied_calls_are_not_work_and_are_explained_at_once_and_at_the_end() {
 }
 
 #[test]
-fn claims_have_to_be_made_in_a_row() {
+fn required_claims_must_be_in_consecutive_iterations() {
     let scratch = Scratch::new();
     scratch.write("tachikoma.toml", "[stop_conditions]\nconfirmations = 2\n");
     let script = format!("[ $TACHIKOMA_ITERATION = 2 ] || {CLAIMS}");
@@ -274,7 +274,7 @@ fn claims_have_to_be_made_in_a_row() {
 }
 
 #[test]
-fn objectives_that_vanish_are_warned_of_once_and_no_claim_is_believed() {
+fn a_missing_objectives_file_causes_one_warning_and_rejects_claims() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -300,13 +300,13 @@ fn objectives_that_vanish_are_warned_of_once_and_no_claim_is_believed() {
 }
 
 #[test]
-fn stop_scripts_get_the_status_and_their_answer_counts() {
+fn stop_scripts_get_the_status_and_their_exit_codes_are_obeyed() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
         "[stop_conditions]\ncustom_scripts = ['a.sh', './b.sh', 'odd.sh', 'missing.sh', 'plain.txt']\n",
     );
-    // Each script waits for the other, so they have to run at the same time.
+    // Each script waits for the other one, so they must run in parallel.
     let waits = |own: &str, other: &str| {
         format!("touch {own}; until [ -e {other} ]; do sleep 0.01; done; cat > told.{own}; ")
     };
@@ -338,7 +338,7 @@ fn stop_scripts_get_the_status_and_their_answer_counts() {
         .iter()
         .map(|event| event["warning"].as_str().unwrap().to_owned())
         .collect();
-    // Each message appears once in both iterations.
+    // Each message is printed once, although both iterations cause it.
     assert_eq!(warned.len(), 3, "{warned:?}");
     assert!(
         warned[0].starts_with("the stop script `missing.sh` cannot be asked: "),
@@ -375,7 +375,7 @@ fn a_stop_ends_scripts_that_hang() {
 }
 
 #[test]
-fn reasons_against_a_claim_reach_every_kind_of_session() {
+fn reasons_for_rejecting_a_claim_are_in_the_next_prompt_of_every_kind_of_session() {
     for flags in [
         &["--max-iterations", "9"][..],
         &["--fresh-session", "--max-iterations", "9"],

@@ -1,4 +1,4 @@
-//! `config`, `completions` and the help of every command.
+//! Tests of `config` and `completions`, and the help text of every command.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn config_show_prints_the_origin_of_every_value() {
     assert_eq!(ran.code(), Some(0), "{all}");
 
     let dry = tool.run(["run", "--dry-run", "--", "true"]);
-    assert_eq!(dry.code(), Some(2), "a run would find no prompt either");
+    assert_eq!(dry.code(), Some(2), "`run` would not find a prompt either");
     scratch.write("here.md", "go\n");
     let dry = tool.run(["run", "--dry-run", "--max-iterations", "6", "--", "true"]);
     let flags: Vec<&str> = dry
@@ -86,7 +86,7 @@ fn config_show_masks_secrets() {
     }
 }
 
-/// `tachikoma stop` must not block on the pipe.
+/// `tachikoma stop` must not block when it opens the pipe.
 #[test]
 fn a_named_pipe_as_configuration_is_refused_at_once() {
     let scratch = Scratch::new();
@@ -192,7 +192,7 @@ fn help(words: &[&str]) -> String {
 }
 
 #[test]
-fn help_of_the_program() {
+fn help_lists_all_commands() {
     assert_snapshot!(help(&[]), @"
     Run a coding agent in a loop, unattended, until the work is proven done
 
@@ -240,7 +240,7 @@ fn help_of_the_program() {
 }
 
 #[test]
-fn help_of_run() {
+fn help_of_run_lists_all_flags() {
     assert_snapshot!(help(&["run"]), @"
     Start or continue the loop in this directory
 
@@ -301,7 +301,7 @@ fn help_of_run() {
 }
 
 #[test]
-fn help_of_the_other_commands() {
+fn help_of_every_other_command_is_printed() {
     assert_snapshot!(help(&["demo"]), @"
     Run a scripted agent that crashes, reboots and finishes
 

@@ -25,7 +25,7 @@ fn columns(text: &str) -> String {
 }
 
 #[test]
-fn the_curve_of_a_session_is_drawn() {
+fn context_draws_the_usage_curve_of_a_session() {
     let turns = [
         bash("true", 30_000),
         says("half", 100_000),
@@ -105,7 +105,7 @@ fn context_and_history_work_after_a_crash() {
 }
 
 #[test]
-fn each_iteration_has_its_outcome_its_context_and_its_cost() {
+fn history_shows_outcome_context_and_cost_of_each_iteration() {
     let turns = [
         did(),
         says("a", 100_000),
@@ -137,7 +137,7 @@ fn each_iteration_has_its_outcome_its_context_and_its_cost() {
     let total = status(&scratch)["stats"]["cost_microusd"].as_f64().unwrap() / 1e6;
     assert!(
         costs > 0.0 && costs <= total,
-        "{costs} of {total}: the hand-off costs too"
+        "{costs} of {total}: the hand-off has a cost, too"
     );
     let text = printed(&scratch, &["status"]);
     assert!(text.contains(&format!(" of work, ${total:.4}\n")), "{text}");
@@ -145,7 +145,7 @@ fn each_iteration_has_its_outcome_its_context_and_its_cost() {
 
 #[test]
 fn history_shows_reboots_with_their_results() {
-    // The second and third sessions are as full as the first.
+    // The second and third sessions use as much context as the first one.
     let turns = [
         says("a", 171_000),
         says("b", 172_000),
@@ -184,7 +184,7 @@ fn history_shows_reboots_with_their_results() {
     assert_eq!(entries[0]["to_agent_id"], entries[1]["from_agent_id"]);
 }
 
-/// Ids of conversations are random.
+/// Removes the ids of conversations, which are random.
 fn without_ids(text: &str) -> String {
     let id = |word: &str| word.len() >= 36 && word.matches('-').count() == 4;
     let line = |line: &str| -> String {
@@ -354,5 +354,9 @@ fn the_agent_finds_tachikoma_last_in_its_path() {
     };
     assert_eq!(path_of("/usr/bin:/bin"), format!("/usr/bin:/bin:{dir}"));
     let there = format!("{dir}:/usr/bin:/bin");
-    assert_eq!(path_of(&there), there, "it is there already");
+    assert_eq!(
+        path_of(&there),
+        there,
+        "the agent's PATH contains the directory already"
+    );
 }

@@ -14,7 +14,7 @@ use crate::support::{
     with_history,
 };
 
-/// Changes a byte of a file that a runner is writing.
+/// Changes one byte of a file while a runner writes to it.
 fn scratch_byte(path: &Path, at: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(b"\x07", at).unwrap();
@@ -165,7 +165,10 @@ fn hints_never_suggest_accept_loss_for_a_running_loop() {
 fn cut_to(path: &Path, lines: usize) {
     let text = std::fs::read_to_string(path).unwrap();
     let kept: String = text.split_inclusive('\n').take(lines).collect();
-    assert!(kept.len() < text.len(), "it has more than {lines} lines");
+    assert!(
+        kept.len() < text.len(),
+        "the file has more than {lines} lines"
+    );
     std::fs::write(path, kept).unwrap();
 }
 
@@ -195,7 +198,7 @@ fn a_journal_that_is_older_than_a_backup_has_lost_records() {
     let goes_on =
         format!("`tachikoma run --accept-loss` continues from record {seq} (iteration 3)");
     assert!(told.contains(&goes_on), "{told}");
-    assert_eq!(files(&scratch.path()), before, "nothing was changed");
+    assert_eq!(files(&scratch.path()), before, "no file was changed");
 
     let mut words = up_to("4").to_vec();
     words.push("--accept-loss");
@@ -203,7 +206,7 @@ fn a_journal_that_is_older_than_a_backup_has_lost_records() {
     assert!(told.contains("falling back to backup "), "{told}");
     assert_eq!(status(&scratch)["iteration"], 4);
     say(&scratch, &["state", "verify"], 0);
-    // The journal is newer than the backup and is used.
+    // The journal is newer than this backup, so no record is reported as lost.
     say(&scratch, &["state", "backup"], 0);
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(told.contains("is restored at iteration 4"), "{told}");
@@ -211,7 +214,7 @@ fn a_journal_that_is_older_than_a_backup_has_lost_records() {
 
 #[test]
 fn backups_of_another_epoch_or_key_are_not_compared_with_the_journal() {
-    // A loop that was restored to a state before its last backups.
+    // This loop was restored to a state before its last backups.
     let scratch = with_history();
     let first = back_up(&scratch);
     say(&scratch, &up_to("3"), 3);
@@ -225,7 +228,7 @@ fn backups_of_another_epoch_or_key_are_not_compared_with_the_journal() {
     say(&scratch, &up_to("2"), 3);
     assert_eq!(status(&scratch)["iteration"], 2);
 
-    // A backup that cannot be decrypted.
+    // The backup of this loop cannot be decrypted.
     let scratch = with_history();
     say(&scratch, &up_to("3"), 3);
     let taken = back_up(&scratch);

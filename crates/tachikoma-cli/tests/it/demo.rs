@@ -25,7 +25,7 @@ fn demo_refuses_a_directory_that_is_not_empty() {
     --- stderr
     error: [DIR]/file: Not a directory (os error 20)
     ");
-    assert_eq!(files(&scratch.path()), before, "nothing is written");
+    assert_eq!(files(&scratch.path()), before, "no file is written");
 }
 
 #[test]
@@ -42,7 +42,11 @@ fn demo_creates_a_relative_directory_and_writes_only_there() {
     assert!(ran.stdout.contains("that was: "), "{}", ran.stdout);
     assert!(dir.join(".ralph/loops").is_dir());
     let commits = ran.stdout.matches("\ncommitted ").count();
-    assert_eq!(commits, 5, "its work is committed: {}", ran.stdout);
+    assert_eq!(
+        commits, 5,
+        "the work of the demo is committed: {}",
+        ran.stdout
+    );
     assert!(!ran.stdout.contains("warning"), "{}", ran.stdout);
     assert!(!ran.stdout.contains("not committed"), "{}", ran.stdout);
 }

@@ -1,4 +1,4 @@
-//! The log of a run: events of the program, and neither output of the agent nor secrets.
+//! The log file of a run contains events of the program, but neither output of the agent nor secrets.
 
 use std::fs;
 

@@ -30,7 +30,7 @@ const REBOOTS: &str =
 
 pub(crate) const ENCRYPTED: &str = "encrypt = true\nencrypt_identity_file = '../key.txt'\n";
 
-/// Returns a directory with these `[state]` settings. The key is outside of it.
+/// Returns a directory with these `[state]` settings. The key file is outside of the directory.
 pub(crate) fn with_state(state: &str) -> Scratch {
     let scratch = Scratch::new();
     configure(&scratch, state);
@@ -94,7 +94,7 @@ fn holds_canary(bytes: &[u8]) -> bool {
         .any(|part| part == CANARY.as_bytes())
 }
 
-/// Returns the files in which the canary is readable, also if compressed.
+/// Returns the files in which the canary is readable, after decompression if they are compressed.
 pub(crate) fn betrayers(scratch: &Scratch) -> Vec<PathBuf> {
     let kept = kept(scratch).into_iter();
     let betrays = |path: &Path, bytes: &[u8]| {
@@ -120,7 +120,10 @@ pub(crate) fn betrayers(scratch: &Scratch) -> Vec<PathBuf> {
 #[track_caller]
 pub(crate) fn expect_nothing(scratch: &Scratch) {
     assert_eq!(betrayers(scratch), [] as [PathBuf; 0]);
-    assert!(!outside(scratch, "found").exists(), "the agent has seen it");
+    assert!(
+        !outside(scratch, "found").exists(),
+        "the agent found the canary in a stored file"
+    );
 }
 
 /// Starts a loop with an agent that printed the canary and keeps running.
@@ -167,7 +170,7 @@ fn no_stored_file_is_readable_without_the_key() {
         say(&scratch, &["state", "backup"], 0);
         say(&scratch, &["note", "CaNaRy"], 1);
         expect_nothing(&scratch);
-        // With the key everything is readable.
+        // With the key, all commands can read the files.
         for words in [
             &["logs", "1"][..],
             &["events"],
@@ -219,7 +222,7 @@ fn a_live_loop_answers_without_the_key() {
 }
 
 #[test]
-fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
+fn a_wrong_or_missing_key_is_refused_and_no_file_changes() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     say(&scratch, &["state", "backup"], 0);
@@ -283,7 +286,7 @@ fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
     run_up_to(&scratch, "3");
 }
 
-/// A foreign key.
+/// Returns a key that is not the key of the loop.
 pub(crate) fn another_key() -> String {
     use age::secrecy::ExposeSecret as _;
     age::x25519::Identity::generate()
@@ -316,7 +319,7 @@ fn encryption_can_be_turned_on_and_off() {
         3,
     );
     assert!(!betrayers(&scratch).is_empty());
-    // Files that few loops have.
+    // These files exist in few loops, so the test creates them.
     let planted = [
         loops(&scratch)[0].join("prompts/0123abcd.md"),
         scratch.path().join(".ralph/quarantine/old"),
@@ -338,7 +341,10 @@ fn encryption_can_be_turned_on_and_off() {
         ran.snapshot()
     );
     expect_nothing(&scratch);
-    assert!(shown(&scratch) > before, "the earlier records are there");
+    assert!(
+        shown(&scratch) > before,
+        "the records from before the change are still readable"
+    );
     let told = say(&scratch, &["state", "verify"], 0);
     assert!(!told.contains("wrong"), "{told}");
     let encrypted = kept(&scratch);
@@ -405,7 +411,7 @@ fn an_encrypted_backup_is_restored_here_and_elsewhere() {
 }
 
 #[test]
-fn snapshot_and_backup_open_with_the_key_alone() {
+fn snapshot_and_backup_can_be_decrypted_with_the_key_alone() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "1");
     let told = say(&scratch, &["state", "backup"], 0);
@@ -419,7 +425,7 @@ fn snapshot_and_backup_open_with_the_key_alone() {
 }
 
 #[test]
-fn a_passphrase_unlocks_and_no_child_of_the_runner_gets_it() {
+fn a_passphrase_decrypts_and_no_child_of_the_runner_gets_it() {
     let scratch = with_state("encrypt = true\n");
     let with = |words: &str| tool(&scratch).env("TACHIKOMA_STATE_PASSPHRASE", words);
     let script = "env >../env; echo CaNaRy; echo x >>work";
@@ -432,7 +438,7 @@ fn a_passphrase_unlocks_and_no_child_of_the_runner_gets_it() {
     );
     assert!(
         !scratch.path().join(".ralph").exists(),
-        "nothing was changed"
+        "no file was changed"
     );
     let ran = with("open sesame").run(words("1", script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -471,7 +477,7 @@ fn a_passphrase_unlocks_and_no_child_of_the_runner_gets_it() {
 }
 
 #[test]
-fn a_passphrase_and_a_secret_of_a_message_are_both_hidden_from_the_agent() {
+fn a_passphrase_and_a_notification_secret_are_both_hidden_from_the_agent() {
     let notify = "[[notify]]\nto = 'webhook'\nurl_env = 'HOOK'\non = ['error']\n";
     let scratch = with_state(&format!("encrypt = true\n{notify}"));
     let ran = tool(&scratch)

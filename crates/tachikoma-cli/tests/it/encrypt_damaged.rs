@@ -1,4 +1,4 @@
-//! Changed or missing keys with damaged files, or with files for a lost key.
+//! Changed or missing keys combined with damaged files, or with files that were encrypted for a lost key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn is_kept(scratch: &Scratch, bytes: &[u8]) -> bool {
     kept.any(|(path, there)| path.to_string_lossy().contains("/quarantine/") && there == bytes)
 }
 
-/// Changes the key: one run has both keys, then the old one is removed.
+/// Changes the key of a loop: one run has both keys, then the old key is removed.
 struct Rotating {
     held: String,
 }
@@ -60,7 +60,7 @@ fn in_loop(dir: &Path, part: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("no {part} in {}", dir.display()))
 }
 
-/// A loop that continues with a damaged segment continues with it after a change of keys.
+/// A loop with a damaged segment continues after its key is changed.
 #[test]
 fn a_damaged_journal_survives_a_change_of_keys() {
     let scratch = with_state(ENCRYPTED);
@@ -81,10 +81,10 @@ fn a_damaged_journal_survives_a_change_of_keys() {
         told.contains("wrong journal") && told.contains(GOES_ON),
         "{told}"
     );
-    // The undamaged lines are kept.
+    // The undamaged records are still readable.
     let told = say(&scratch, &["events"], 0);
     assert!(told.contains("starts: agent command"), "{told}");
-    // A closed segment is one age file.
+    // A closed segment is encrypted as a single age file.
     keys.turn(&scratch, "4");
     let closed = in_loop(&dir, "journal-0002.jsonl");
     let hurt = flip(&closed, None);
@@ -154,7 +154,7 @@ fn damage_in_an_archived_loop_does_not_block_a_change_of_keys() {
     assert_eq!(current(status()), before);
 }
 
-/// Files of an archived loop with a lost key.
+/// The files of an archived loop are encrypted for a lost key.
 #[test]
 fn an_archived_loop_without_its_key_does_not_block_other_loops() {
     let scratch = with_state(ENCRYPTED);
@@ -164,7 +164,7 @@ fn an_archived_loop_without_its_key_does_not_block_other_loops() {
     let lost: Vec<_> = ["journal-0001.jsonl", "archived.json"]
         .map(|name| (dir.join(name), fs::read(dir.join(name)).unwrap()))
         .into();
-    // If no other file is readable, the key is wrong.
+    // If no file can be decrypted at all, the configured key is reported as wrong.
     let new = another_key();
     keys(&scratch, &[&new], &new);
     say(&scratch, &words("1", "true"), 2);
@@ -187,7 +187,7 @@ fn an_archived_loop_without_its_key_does_not_block_other_loops() {
     );
     say(&scratch, &["state", "backup"], 0);
     say(&scratch, &["state", "restore", "--yes"], 0);
-    // A plain-text loop is not blocked either.
+    // A loop without encryption is not blocked by the archived loop either.
     scratch.write(
         "tachikoma.toml",
         "[state]\nencrypt_identity_file = '../key.txt'\n",
@@ -200,7 +200,7 @@ fn an_archived_loop_without_its_key_does_not_block_other_loops() {
     assert!(!scratch.path().join(".ralph").exists());
 }
 
-/// A locked loop is not damage that a restore may move away.
+/// A loop that cannot be decrypted is not damaged, so a restore must not move it away.
 #[test]
 fn a_restore_is_refused_if_the_current_loop_cannot_be_decrypted() {
     let plain = with_state("");
@@ -233,7 +233,7 @@ fn encrypted_to(key: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_good_backup_is_preferred_to_an_older_one_without_its_key() {
+fn a_readable_backup_is_preferred_to_an_older_one_without_its_key() {
     let scratch = with_state(&format!("{ENCRYPTED}max_backups = 0\n"));
     run_up_to(&scratch, "1");
     say(&scratch, &["state", "backup"], 0);
@@ -245,7 +245,7 @@ fn a_good_backup_is_preferred_to_an_older_one_without_its_key() {
     }
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(told.contains("restored at iteration 2"), "{told}");
-    // The newest backup may be the wanted one.
+    // If the newest backup cannot be decrypted, the restore is refused, because the user may want that one.
     run_up_to(&scratch, "3");
     let told = say(&scratch, &["state", "backup"], 0);
     let newest = scratch.path().join(told.trim());
@@ -260,7 +260,7 @@ fn a_good_backup_is_preferred_to_an_older_one_without_its_key() {
     assert_eq!(kept(&scratch), before);
 }
 
-/// The state after a kill while encryption was turned off, with a lost key.
+/// The runner was killed while it turned encryption off, and the key is lost.
 #[test]
 fn a_readable_backup_is_kept_beside_one_with_its_name_that_cannot_be_decrypted() {
     let scratch = with_state("");
@@ -277,7 +277,7 @@ fn a_readable_backup_is_kept_beside_one_with_its_name_that_cannot_be_decrypted()
     assert_eq!(fs::read(&encrypted).unwrap(), locked);
     fs::write(&encrypted, encrypted_to(KEY, &bytes)).unwrap();
     run_up_to(&scratch, "3");
-    assert!(!plain.exists(), "both hold the same");
+    assert!(!plain.exists(), "both backups have the same content");
     let told = say(
         &scratch,
         &["state", "restore", "--yes", encrypted.to_str().unwrap()],
@@ -286,7 +286,7 @@ fn a_readable_backup_is_kept_beside_one_with_its_name_that_cannot_be_decrypted()
     assert!(told.contains("restored at iteration 1"), "{told}");
 }
 
-/// The name of a growing file is authenticated with its content.
+/// The file name is authenticated together with the encrypted content.
 #[test]
 fn a_transcript_that_was_swapped_with_another_is_rejected() {
     let scratch = with_state(ENCRYPTED);

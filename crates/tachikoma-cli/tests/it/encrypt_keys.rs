@@ -1,4 +1,4 @@
-//! Changed, missing and foreign keys.
+//! Changed, missing and wrong keys.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ pub(crate) fn public(key: &str) -> String {
     identity.to_public().to_string()
 }
 
-/// Writes keys to the identity file and one to the recipients.
+/// Writes the given keys to the identity file and sets one recipient.
 pub(crate) fn keys(scratch: &Scratch, held: &[&str], recipient: &str) {
     fs::write(outside(scratch, "key.txt"), held.join("\n")).unwrap();
     let text = format!(
@@ -68,7 +68,7 @@ fn a_changed_key_reencrypts_all_files_and_the_old_key_is_not_needed() {
 }
 
 #[test]
-fn files_for_another_key_stay_and_are_counted() {
+fn files_for_another_key_are_left_unchanged_and_counted() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let theirs: age::x25519::Identity = another_key().parse().unwrap();
@@ -96,7 +96,7 @@ fn a_segment_with_a_missing_key_is_not_reported_as_damaged() {
     let new = another_key();
     keys(&scratch, &[&new, KEY], &new);
     run_up_to(&scratch, "3");
-    // Files as a version without re-encryption left them.
+    // A version without re-encryption left the files like this.
     fs::write(&old, encrypted).unwrap();
     keys(&scratch, &[&new], &new);
     let before = kept(&scratch);
@@ -177,7 +177,7 @@ fn damage_to_encrypted_lines_is_found_without_the_key() {
     let clear = scratch.path().join(".ralph/sessions");
     let clear = clear.join(loops(&scratch)[0].file_name().unwrap());
     fs::write(clear.join("000009.1.log"), "x").unwrap();
-    // An incomplete last line of a killed writer is not damage.
+    // An incomplete last line, left by a killed writer, is not damage.
     let torn = good.len() - lines[last].len() / 2;
     for (bytes, what) in [
         (&good[..torn], "its last line is incomplete"),
@@ -220,7 +220,7 @@ fn files_of_an_encrypted_backup_are_restored_encrypted() {
     assert_eq!(told.code(), Some(0), "{}", told.snapshot());
     assert_eq!(betrayers(&elsewhere), [] as [std::path::PathBuf; 0]);
     say(&elsewhere, &["status"], 2);
-    // The same from an unencrypted loop to a passphrase.
+    // An unencrypted loop is restored into a directory with a passphrase.
     let plain = with_state("");
     run_up_to(&plain, "1");
     let told = say(&plain, &["state", "backup"], 0);
@@ -297,13 +297,13 @@ fn a_key_in_the_repository_is_refused_and_generated_keys_are_git_ignored() {
     );
     assert!(
         !scratch.path().join(".ralph").exists(),
-        "nothing was changed"
+        "no file was changed"
     );
     fs::remove_dir_all(scratch.path().join("sub")).unwrap();
     configure(&scratch, "encrypt = true\ncompress = true\n");
     let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
     fs::create_dir(scratch.path().join(".ralph")).unwrap();
-    // Files as an earlier version wrote them.
+    // An earlier version wrote the `.gitignore` file like this.
     scratch.write(
         ".ralph/.gitignore",
         "/lock\n/state.json\n/state.json.zst.v*\n",
@@ -363,9 +363,9 @@ fn text_that_looks_encrypted_is_treated_as_text() {
     }
 }
 
-/// The text is decrypted when encryption is turned off, and the key is no longer needed.
+/// When encryption is turned off, the text is decrypted, and the key is no longer needed.
 #[test]
-fn text_that_looks_encrypted_survives_the_end_of_encryption() {
+fn text_that_looks_encrypted_survives_turning_encryption_off() {
     for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {
         let scratch = with_state(ENCRYPTED);
         let script = format!("echo '{beginning}'; echo CaNaRy words; echo x >>work");

@@ -1,4 +1,4 @@
-//! Commands and their socket: without a listener, with another listener, and with unknown requests.
+//! Control commands and their socket: without a runner, with a runner of another version, and with unknown requests.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -87,12 +87,15 @@ fn resume_is_refused_if_the_loop_is_not_paused() {
 }
 
 fn socket(scratch: &Scratch) -> PathBuf {
-    let mut found = fs::read_dir(scratch.runtime_dir().join("tachikoma")).expect("it was made");
-    let entry = found.next().expect("there is a socket");
-    entry.expect("the directory is ours").path()
+    let mut found = fs::read_dir(scratch.runtime_dir().join("tachikoma"))
+        .expect("the runtime directory was created");
+    let entry = found
+        .next()
+        .expect("the runtime directory contains a socket");
+    entry.expect("the runtime directory is readable").path()
 }
 
-/// Sends one line to the runner. Returns its greeting and its answer.
+/// Sends one line to the runner. Returns the greeting and the answer of the runner.
 fn say(scratch: &Scratch, line: &str) -> (Value, Value) {
     let mut stream = UnixStream::connect(socket(scratch)).expect("the runner listens");
     let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
@@ -122,11 +125,11 @@ fn unknown_requests_are_answered_with_an_error() {
     assert_eq!(
         status(&scratch)["state"],
         "running",
-        "none of it disturbs the loop"
+        "the requests do not affect the loop"
     );
 }
 
-/// Simulates a runner of another version: holds the lock and greets with another protocol.
+/// Simulates a runner of another version: takes the lock and greets callers with another protocol version.
 fn other_version(scratch: &Scratch) -> fs::File {
     let path = scratch.runtime_dir().join("other.sock");
     let listener = UnixListener::bind(&path).expect("the directory is ours");
@@ -134,7 +137,7 @@ fn other_version(scratch: &Scratch) -> fs::File {
     let loop_id = loop_id.to_str().expect("it is ASCII").to_owned();
     let hello = json!({"protocol": 99, "version": "7.0.0", "loop_id": loop_id});
     thread::spawn(move || {
-        // The thread ends with the test.
+        // The thread runs until the test process ends.
         for stream in listener.incoming() {
             let mut stream = stream.expect("a caller");
             let _ = writeln!(stream, "{hello}");
@@ -149,12 +152,12 @@ fn other_version(scratch: &Scratch) -> fs::File {
     let mut lock = OpenOptions::new()
         .write(true)
         .open(scratch.path().join(".ralph/lock"))
-        .expect("there is a lock");
-    // A child that another test just forked still holds the files that were open.
+        .expect("the lock file exists");
+    // A child that another test has just forked still has copies of the open files, including the lock.
     await_until("nobody has it", SOON, || {
         flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
     });
-    lock.set_len(0).expect("it is ours");
+    lock.set_len(0).expect("the test owns this file");
     write!(lock, "{holder}").expect("it is ours");
     lock
 }
@@ -238,7 +241,7 @@ fn runtime_directory_that_others_can_write_to_is_refused() {
     }
     assert_eq!(journals(&scratch), before);
 
-    // A sticky directory like `/tmp`: other users cannot replace our files.
+    // In a sticky directory like `/tmp`, other users cannot replace our files.
     allow(&runtime, 0o1777);
     allow(&own, 0o700);
     let ran = resume();
@@ -264,7 +267,7 @@ fn a_socket_path_that_is_too_long_is_reported() {
     assert_eq!(
         journals(&scratch),
         before,
-        "no loop is begun that cannot be run"
+        "no loop is started if its socket cannot be created"
     );
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());

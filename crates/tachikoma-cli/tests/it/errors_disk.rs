@@ -7,7 +7,7 @@ use tachikoma_testkit::{Scratch, Tool};
 
 use crate::support::{PATIENCE, shown};
 
-/// Runs a script with a `.ralph` on a private disk of 256 KiB; `None` if that is not possible.
+/// Runs a script with `.ralph` on a private disk of 256 KiB. Returns its output; `None` if such a disk cannot be mounted.
 fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
     let mount = "mkdir .ralph && mount -t tmpfs -o size=256k,mode=700 tmpfs .ralph || exit 77\n";
     let script = format!("{mount}{script}");
@@ -32,7 +32,7 @@ fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
 }
 
 #[test]
-fn a_backup_on_a_full_disk_only_hints_to_free_space() {
+fn a_manual_backup_on_a_full_disk_fails_and_suggests_to_free_space() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
     let script = r#"
@@ -82,8 +82,7 @@ fn a_disk_that_is_full_at_the_start_is_an_error() {
     }
 }
 
-/// Fills the disk but for a little, runs a loop until it waits for room, and goes on with `script`, which knows the runner
-/// as `$pid`.
+/// Fills most of the disk, runs a loop until it waits for space, and then runs `script`, in which `$pid` is the runner.
 fn check_full(script: &str) -> Option<String> {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
@@ -100,7 +99,7 @@ fn check_full(script: &str) -> Option<String> {
         "$0" events | grep -o 'there is room on the disk again' || echo "no wait on record"
     "#;
     let shown = on_a_small_disk(&scratch, &format!("{begin}{script}{end}"))?;
-    // The number of iterations that fit depends on the file system.
+    // The number of iterations that fit on the disk depends on the file system, so numbers are masked.
     let parts: Vec<String> = shown
         .split_inclusive(|c: char| !c.is_ascii_digit())
         .map(
@@ -110,7 +109,7 @@ fn check_full(script: &str) -> Option<String> {
             },
         )
         .collect();
-    // The last record that fits may be the end of an iteration or the start of its survey.
+    // The last record that fits on the disk may be the end of an iteration or the start of its survey.
     let repeated = "the iteration is repeated as attempt 2";
     let looked = "its changes are surveyed and committed again";
     Some(parts.concat().replace(looked, repeated))

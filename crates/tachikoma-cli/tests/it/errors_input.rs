@@ -42,7 +42,7 @@ fn check(words: &[&str]) -> String {
 }
 
 #[test]
-fn a_prompt_that_is_missing() {
+fn a_missing_prompt_is_refused() {
     assert_snapshot!(check(&["run", "gone.md"]), @"
     exit: 2
     --- stdout
@@ -53,7 +53,7 @@ fn a_prompt_that_is_missing() {
 }
 
 #[test]
-fn a_prompt_that_is_empty() {
+fn an_empty_prompt_is_refused() {
     assert_snapshot!(check(&["run", "empty.md"]), @"
     exit: 2
     --- stdout
@@ -64,7 +64,7 @@ fn a_prompt_that_is_empty() {
 }
 
 #[test]
-fn a_prompt_that_is_not_utf8() {
+fn a_prompt_that_is_not_utf8_is_refused() {
     assert_snapshot!(check(&["run", "binary.md"]), @"
     exit: 2
     --- stdout
@@ -75,7 +75,7 @@ fn a_prompt_that_is_not_utf8() {
 }
 
 #[test]
-fn a_prompt_that_is_a_directory() {
+fn a_directory_as_prompt_is_refused() {
     assert_snapshot!(check(&["run", ".ralph"]), @"
     exit: 2
     --- stdout
@@ -86,7 +86,7 @@ fn a_prompt_that_is_a_directory() {
 }
 
 #[test]
-fn a_prompt_without_words() {
+fn an_empty_prompt_text_is_refused() {
     assert_snapshot!(check(&["run", "--prompt-text", ""]), @"
     exit: 2
     --- stdout
@@ -97,10 +97,11 @@ fn a_prompt_without_words() {
 }
 
 #[test]
-fn a_prompt_that_may_not_be_read() {
+fn an_unreadable_prompt_is_refused() {
     let scratch = Scratch::new();
     let prompt = scratch.write("prompt.md", "go\n");
-    fs::set_permissions(prompt, fs::Permissions::from_mode(0o000)).expect("it is ours");
+    fs::set_permissions(prompt, fs::Permissions::from_mode(0o000))
+        .expect("the test owns this file");
     let ran = unprivileged(&scratch).run(["run", "--", "true"]);
     assert_snapshot!(shown(&ran), @"
     exit: 2
@@ -113,7 +114,7 @@ fn a_prompt_that_may_not_be_read() {
 }
 
 #[test]
-fn a_working_directory_that_is_gone() {
+fn a_missing_working_directory_is_refused() {
     let scratch = with_history();
     scratch.write("tachikoma.toml", "working_dir = \"gone\"\n");
     let text = refused(&scratch, &tachikoma(&scratch), &["run", "--", "true"]);
@@ -127,7 +128,7 @@ fn a_working_directory_that_is_gone() {
 }
 
 #[test]
-fn a_working_directory_that_goes_while_the_loop_runs() {
+fn a_working_directory_deleted_during_the_run_fails_iterations() {
     let scratch = Scratch::new();
     let text = "working_dir = \"work\"\n[stop_conditions]\nmax_consecutive_failures = 1\n";
     scratch.write("tachikoma.toml", text);
@@ -154,7 +155,7 @@ fn a_working_directory_that_goes_while_the_loop_runs() {
 }
 
 #[test]
-fn a_current_directory_that_is_gone() {
+fn a_deleted_current_directory_is_refused() {
     let scratch = Scratch::new();
     let script = "mkdir d && cd d && rmdir ../d && exec \"$0\" run --prompt-text go -- true";
     let shell = Tool::new("/bin/sh", &scratch);
@@ -169,7 +170,7 @@ fn a_current_directory_that_is_gone() {
 }
 
 #[test]
-fn a_program_that_is_not_found_names_the_path() {
+fn a_missing_program_is_refused_and_path_is_shown() {
     assert_snapshot!(check(&["run", "--", "no-such-agent"]), @"
     exit: 2
     --- stdout
@@ -180,7 +181,7 @@ fn a_program_that_is_not_found_names_the_path() {
 }
 
 #[test]
-fn a_program_that_is_not_executable() {
+fn a_program_that_is_not_executable_is_refused() {
     assert_snapshot!(check(&["run", "--", "./notes.txt"]), @"
     exit: 2
     --- stdout
@@ -191,7 +192,7 @@ fn a_program_that_is_not_executable() {
 }
 
 #[test]
-fn a_program_that_is_a_directory() {
+fn a_directory_as_program_is_refused() {
     assert_snapshot!(check(&["run", "--", "./"]), @"
     exit: 2
     --- stdout
@@ -202,7 +203,7 @@ fn a_program_that_is_a_directory() {
 }
 
 #[test]
-fn a_program_in_the_path_that_is_not_executable() {
+fn a_program_found_in_path_that_is_not_executable_is_refused() {
     let scratch = with_history();
     let notes = scratch.write("bin/agent", "not a program\n");
     let bin = notes.parent().expect("it has one").to_owned();
@@ -235,7 +236,7 @@ fn missing_interpreter_of_an_agent_script_is_named() {
 }
 
 #[test]
-fn an_agent_that_is_misspelt() {
+fn a_misspelled_agent_name_is_refused_with_a_suggestion() {
     assert_snapshot!(check(&["run", "--agent", "cluade"]), @"
     exit: 2
     --- stdout
@@ -246,7 +247,7 @@ fn an_agent_that_is_misspelt() {
 }
 
 #[test]
-fn an_agent_that_is_not_built() {
+fn an_agent_that_is_not_supported_yet_is_refused() {
     assert_snapshot!(check(&["run", "--agent", "codex"]), @"
     exit: 2
     --- stdout
@@ -257,7 +258,7 @@ fn an_agent_that_is_not_built() {
 }
 
 #[test]
-fn an_agent_without_a_program() {
+fn the_command_agent_without_a_program_is_refused() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
     let words = ["run", "--agent", "command"];
@@ -271,7 +272,7 @@ fn an_agent_without_a_program() {
 }
 
 #[test]
-fn a_program_for_another_agent() {
+fn a_program_is_refused_if_another_agent_is_named() {
     assert_snapshot!(check(&["run", "--agent", "demo", "--", "prog"]), @"
     exit: 2
     --- stdout
@@ -282,7 +283,7 @@ fn a_program_for_another_agent() {
 }
 
 #[test]
-fn settings_that_are_wrong_are_all_named_with_file_and_line() {
+fn all_invalid_settings_are_named_with_file_and_line() {
     let scratch = with_history();
     let text = "max_iteration = 3\n\
                 prompt_path = 7\n\
@@ -309,7 +310,7 @@ fn settings_that_are_wrong_are_all_named_with_file_and_line() {
 }
 
 #[test]
-fn a_file_that_is_not_toml() {
+fn a_configuration_that_is_not_toml_is_refused() {
     let scratch = with_history();
     scratch.write(
         "tachikoma.toml",
@@ -325,10 +326,10 @@ fn a_file_that_is_not_toml() {
 }
 
 #[test]
-fn a_file_that_may_not_be_read() {
+fn an_unreadable_configuration_is_refused() {
     let scratch = Scratch::new();
     let file = scratch.write("tachikoma.toml", "max_iterations = 3\n");
-    fs::set_permissions(file, fs::Permissions::from_mode(0o000)).expect("it is ours");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o000)).expect("the test owns this file");
     let ran = unprivileged(&scratch).run(run(&[], "true"));
     assert_snapshot!(shown(&ran), @"
     exit: 2
@@ -339,7 +340,7 @@ fn a_file_that_may_not_be_read() {
 }
 
 #[test]
-fn a_variable_that_is_misspelt() {
+fn a_misspelled_variable_is_refused() {
     let scratch = with_history();
     let tool = tachikoma(&scratch).env("TACHIKOMA_MAX_ITERATION", "3");
     assert_snapshot!(refused(&scratch, &tool, &["run", "--", "true"]), @"
@@ -352,7 +353,7 @@ fn a_variable_that_is_misspelt() {
 }
 
 #[test]
-fn a_delay_that_is_negative() {
+fn a_negative_delay_is_refused() {
     assert_snapshot!(check(&["run", "--delay", "-5s"]), @r#"
     exit: 2
     --- stdout
@@ -362,7 +363,7 @@ fn a_delay_that_is_negative() {
 }
 
 #[test]
-fn a_delay_without_a_unit() {
+fn a_delay_without_a_unit_is_refused() {
     assert_snapshot!(check(&["run", "--delay", "5"]), @r#"
     exit: 2
     --- stdout
@@ -372,7 +373,7 @@ fn a_delay_without_a_unit() {
 }
 
 #[test]
-fn a_limit_that_is_negative() {
+fn a_negative_limit_is_refused() {
     assert_snapshot!(check(&["run", "--max-iterations", "-1"]), @"
     exit: 2
     --- stdout
@@ -384,7 +385,7 @@ fn a_limit_that_is_negative() {
 }
 
 #[test]
-fn a_limit_that_is_not_a_number() {
+fn a_limit_that_is_not_a_number_is_refused() {
     assert_snapshot!(check(&["run", "--max-iterations=x"]), @"
     exit: 2
     --- stdout
@@ -396,7 +397,7 @@ fn a_limit_that_is_not_a_number() {
 }
 
 #[test]
-fn a_command_that_is_unknown() {
+fn an_unknown_command_is_refused() {
     assert_snapshot!(check(&["rum"]), @"
     exit: 2
     --- stdout
@@ -412,7 +413,7 @@ fn a_command_that_is_unknown() {
 }
 
 #[test]
-fn a_prompt_given_twice() {
+fn two_prompts_are_refused() {
     assert_snapshot!(check(&["run", "prompt.md", "--prompt-text", "go"]), @"
     exit: 2
     --- stdout

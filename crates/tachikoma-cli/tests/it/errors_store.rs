@@ -1,4 +1,4 @@
-//! Unusable files in `.ralph`: named, never overwritten, with a way to continue.
+//! Unusable files in `.ralph` are reported by name and never overwritten, and the message shows how to continue.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -14,11 +14,11 @@ use crate::support::{
 };
 
 fn set_mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the test owns this file");
 }
 
 #[test]
-fn a_directory_that_may_not_be_written() {
+fn a_state_directory_without_write_permission_is_refused() {
     let scratch = Scratch::new();
     let ralph = scratch.write(".ralph/other-tool", "").with_file_name("");
     let tool = unprivileged(&scratch);
@@ -35,7 +35,7 @@ fn a_directory_that_may_not_be_written() {
 }
 
 #[test]
-fn a_journal_that_may_not_be_written() {
+fn a_journal_without_write_permission_is_refused() {
     let scratch = Scratch::new();
     let tool = unprivileged(&scratch);
     let ran = tool.run(run(&["--max-iterations", "1"], "true"));
@@ -55,7 +55,7 @@ fn a_journal_that_may_not_be_written() {
 }
 
 #[test]
-fn journals_that_may_not_be_read_are_not_passed_over() {
+fn unreadable_journals_are_reported_and_not_skipped() {
     let scratch = Scratch::new();
     let tool = unprivileged(&scratch);
     let ran = tool.run(run(&["--max-iterations", "1"], "true"));
@@ -76,12 +76,12 @@ fn journals_that_may_not_be_read_are_not_passed_over() {
     assert_eq!(
         journals(&scratch),
         before,
-        "a loop that cannot be seen is not replaced"
+        "an unreadable loop is not replaced by a new one"
     );
 }
 
 #[test]
-fn a_file_where_the_directory_belongs() {
+fn a_file_in_place_of_the_state_directory_is_refused() {
     let scratch = Scratch::new();
     scratch.write(".ralph", "mine\n");
     let ran = tachikoma(&scratch).run(run(&[], "true"));
@@ -96,11 +96,11 @@ fn a_file_where_the_directory_belongs() {
 }
 
 #[test]
-fn a_symbolic_link_where_the_directory_belongs() {
+fn a_symbolic_link_in_place_of_the_state_directory_is_refused() {
     let scratch = Scratch::new();
     let elsewhere = scratch.home().join("elsewhere");
-    fs::create_dir(&elsewhere).expect("it is ours");
-    symlink(&elsewhere, scratch.path().join(".ralph")).expect("it is ours");
+    fs::create_dir(&elsewhere).expect("the test owns this file");
+    symlink(&elsewhere, scratch.path().join(".ralph")).expect("the test owns this file");
     let ran = tachikoma(&scratch).run(run(&[], "true"));
     assert_snapshot!(shown(&ran), @"
     exit: 1
@@ -109,12 +109,14 @@ fn a_symbolic_link_where_the_directory_belongs() {
     error: use directory [DIR]/.ralph: it is a symbolic link, and those are not followed
     hint: `.ralph` must be a directory that belongs to you: move the existing file away
     ");
-    let written = fs::read_dir(elsewhere).expect("it is ours").count();
+    let written = fs::read_dir(elsewhere)
+        .expect("the test owns this file")
+        .count();
     assert_eq!(written, 0, "no symbolic link is followed");
 }
 
 #[test]
-fn a_symbolic_link_below_the_directory() {
+fn a_symbolic_link_inside_the_state_directory_is_refused() {
     for name in ["loops", "sessions"] {
         let scratch = with_history();
         let (place, elsewhere) = (
@@ -122,11 +124,11 @@ fn a_symbolic_link_below_the_directory() {
             scratch.home().join("elsewhere"),
         );
         if place.exists() {
-            fs::rename(&place, &elsewhere).expect("it is ours");
+            fs::rename(&place, &elsewhere).expect("the test owns this file");
         } else {
-            fs::create_dir(&elsewhere).expect("it is ours");
+            fs::create_dir(&elsewhere).expect("the test owns this file");
         }
-        symlink(&elsewhere, &place).expect("it is ours");
+        symlink(&elsewhere, &place).expect("the test owns this file");
         let before = files(&elsewhere);
         let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--", "echo", "x"]);
         assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
@@ -143,7 +145,7 @@ fn a_symbolic_link_below_the_directory() {
 fn a_symbolic_link_that_the_agent_makes_fails_the_next_iteration() {
     let scratch = Scratch::new();
     let elsewhere = scratch.home().join("elsewhere");
-    fs::create_dir(&elsewhere).expect("it is ours");
+    fs::create_dir(&elsewhere).expect("the test owns this file");
     scratch.write(
         "tachikoma.toml",
         "[stop_conditions]\nmax_consecutive_failures = 1\n",
@@ -159,30 +161,36 @@ fn a_symbolic_link_that_the_agent_makes_fails_the_next_iteration() {
 }
 
 #[test]
-fn our_directories_are_private_and_others_keep_their_mode() {
+fn state_directories_are_private_and_other_directories_keep_their_mode() {
     let scratch = with_history();
     let mut ours = vec![
         scratch.path().join(".ralph/loops"),
         scratch.path().join(".ralph/sessions"),
     ];
     ours.extend(loops(&scratch));
-    fs::create_dir_all(&ours[1]).expect("it is ours");
+    fs::create_dir_all(&ours[1]).expect("the test owns this file");
     let theirs = [
         scratch.path().join(".ralph"),
         scratch.path().join(".ralph/other-tool"),
     ];
-    fs::create_dir(&theirs[1]).expect("it is ours");
+    fs::create_dir(&theirs[1]).expect("the test owns this file");
     for dir in ours.iter().chain(&theirs) {
         set_mode(dir, 0o755);
     }
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--", "echo", "x"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    let mode = |dir: &PathBuf| fs::metadata(dir).expect("it is ours").permissions().mode() & 0o777;
+    let mode = |dir: &PathBuf| {
+        fs::metadata(dir)
+            .expect("the test owns this file")
+            .permissions()
+            .mode()
+            & 0o777
+    };
     assert_eq!(ours.iter().map(mode).collect::<Vec<_>>(), [0o700; 3]);
     assert_eq!(theirs.iter().map(mode).collect::<Vec<_>>(), [0o755; 2]);
 }
 
-/// Changes one byte of the only journal, the first that equals `from` after `after`.
+/// Overwrites the byte after the text `after` in the only journal with `to`.
 fn flip(scratch: &Scratch, after: &str, to: u8) {
     let path = journal(scratch);
     let text = fs::read_to_string(&path).expect("the journal is ours");
@@ -192,15 +200,14 @@ fn flip(scratch: &Scratch, after: &str, to: u8) {
         .open(path)
         .expect("it is ours");
     file.seek(SeekFrom::Start(at as u64)).expect("it is a file");
-    file.write_all(&[to]).expect("it is ours");
+    file.write_all(&[to]).expect("the test owns this file");
 }
 
-/// A journal that cannot be used is refused and stays as it is; `--new` begins a loop beside it, which later runs
-/// go on with.
+/// Checks that a run refuses a damaged journal and does not change it. `--new` starts another loop, and later runs continue that one.
 #[track_caller]
 fn check_unusable(after: &str, to: u8) -> String {
     let scratch = with_history();
-    // With the snapshot the earlier journal would not be needed.
+    // The snapshot is removed, because with it the damaged part of the journal would not be needed.
     fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
     flip(&scratch, after, to);
     let before = journals(&scratch);
@@ -214,7 +221,7 @@ fn check_unusable(after: &str, to: u8) -> String {
     assert_eq!(
         loops(&scratch).len(),
         2,
-        "the new one lies beside the old one"
+        "the old loop is still there beside the new one"
     );
     let new = status(&scratch)["loop_id"].clone();
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
@@ -222,20 +229,20 @@ fn check_unusable(after: &str, to: u8) -> String {
     assert_eq!(
         status(&scratch)["loop_id"],
         new,
-        "later runs go on with the new one"
+        "later runs continue the new loop"
     );
     for (path, bytes) in before {
         assert_eq!(
-            fs::read(path).expect("it is kept"),
+            fs::read(path).expect("the old journal still exists"),
             bytes,
-            "it is never written again"
+            "the old journal is not changed"
         );
     }
     shown(&refused)
 }
 
 #[test]
-fn a_journal_that_is_damaged() {
+fn a_damaged_journal_is_refused() {
     assert_snapshot!(check_unusable("\"type\":\"started\",\"launch\":{\"agent\":\"", b'C'), @"
     exit: 1
     --- stdout
@@ -246,7 +253,7 @@ fn a_journal_that_is_damaged() {
 }
 
 #[test]
-fn a_journal_whose_first_record_is_damaged() {
+fn a_journal_with_a_damaged_first_record_is_refused() {
     assert_snapshot!(check_unusable("\"segment\":", b'7'), @"
     exit: 1
     --- stdout
@@ -257,7 +264,7 @@ fn a_journal_whose_first_record_is_damaged() {
 }
 
 #[test]
-fn a_journal_with_a_first_record_that_is_not_json() {
+fn a_journal_with_a_first_record_that_is_not_json_is_refused() {
     assert_snapshot!(check_unusable("{\"seq", b'!'), @"
     exit: 1
     --- stdout
@@ -268,7 +275,7 @@ fn a_journal_with_a_first_record_that_is_not_json() {
 }
 
 #[test]
-fn a_journal_of_a_newer_version() {
+fn a_journal_of_a_newer_version_is_refused() {
     assert_snapshot!(check_unusable("\"format\":", b'2'), @"
     exit: 1
     --- stdout
@@ -285,14 +292,15 @@ fn an_incomplete_last_record_is_not_damage() {
         .append(true)
         .open(journal(&scratch))
         .expect("it is ours");
-    file.write_all(b"{\"seq\":99,\"ti").expect("it is ours");
+    file.write_all(b"{\"seq\":99,\"ti")
+        .expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["iteration"], 2);
 }
 
 #[test]
-fn a_loop_that_never_got_its_first_record_does_not_hide_the_one_before() {
+fn a_loop_without_a_first_record_does_not_hide_the_previous_loop() {
     let scratch = with_history();
     let before = status(&scratch)["loop_id"].clone();
     let empty = ".ralph/loops/loop_ffffffff-0000-4000-8000-000000000000/journal-0001.jsonl";
@@ -301,7 +309,7 @@ fn a_loop_that_never_got_its_first_record_does_not_hide_the_one_before() {
 }
 
 #[test]
-fn a_journal_whose_beginning_the_agent_destroyed_says_what_is_lost() {
+fn records_lost_because_the_agent_emptied_the_journal_are_reported() {
     let scratch = Scratch::new();
     let destroy = "for j in .ralph/loops/*/journal-*; do : >$j; done";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], destroy));
@@ -335,7 +343,7 @@ fn a_second_runner_is_refused() {
     assert_eq!(
         status(&scratch)["state"],
         "running",
-        "the first is not disturbed"
+        "the first runner is not affected"
     );
     drop(live);
 }
@@ -345,7 +353,11 @@ fn socket_and_lock_of_a_dead_runner_do_not_block_a_run() {
     let scratch = Scratch::new();
     kill(&scratch, start_busy(&scratch, &[]));
     let sockets = fs::read_dir(scratch.runtime_dir().join("tachikoma")).expect("it was made");
-    assert_eq!(sockets.count(), 1, "the dead runner's socket is left");
+    assert_eq!(
+        sockets.count(),
+        1,
+        "the socket of the dead runner still exists"
+    );
 
     let ran = tachikoma(&scratch).run(["stop"]);
     assert_snapshot!(shown(&ran), @"
@@ -376,6 +388,6 @@ fn socket_and_lock_of_a_dead_runner_do_not_block_a_run() {
     assert_eq!(
         sockets.count(),
         0,
-        "a runner that ends in order leaves no socket"
+        "a runner that exits normally removes its socket"
     );
 }

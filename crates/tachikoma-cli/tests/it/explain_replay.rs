@@ -1,4 +1,4 @@
-//! `tachikoma explain` and `tachikoma replay`. Both only read.
+//! Tests of `tachikoma explain` and `tachikoma replay`. Both commands only read.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -23,11 +23,11 @@ pub fn replay(scratch: &Scratch, flags: &[&str]) -> Value {
     let words = ["replay", "--json"].iter().chain(flags);
     let ran = tachikoma(scratch).run(words);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    assert_eq!(files(&scratch.path()), before, "nothing is written");
+    assert_eq!(files(&scratch.path()), before, "no file is written");
     ran.json()
 }
 
-/// Checks that the recorded settings reproduce every record.
+/// Checks that a replay with the recorded settings reproduces every record.
 #[track_caller]
 pub fn comes_out_the_same(scratch: &Scratch) {
     let found = replay(scratch, &[]);
@@ -38,7 +38,7 @@ pub fn comes_out_the_same(scratch: &Scratch) {
     assert_eq!(found["notes"], Value::Array(Vec::new()), "{found:#}");
 }
 
-/// A conversation that reaches the redline twice.
+/// Returns a loop with a session that reaches the redline twice.
 fn filled_twice(more: &str) -> Scratch {
     let turns = [
         bash("true", 30_000),
@@ -114,7 +114,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     let explain = |words: &[&str]| {
         let before = files(&scratch.path());
         let ran = tachikoma(&scratch).run(["explain"].iter().chain(words));
-        assert_eq!(files(&scratch.path()), before, "nothing is written");
+        assert_eq!(files(&scratch.path()), before, "no file is written");
         shown(&ran)
     };
     assert_snapshot!(explain(&["2"]), @"
@@ -355,7 +355,7 @@ fn explain_reads_a_damaged_journal_up_to_the_damage() {
     note: the last line of the journal is incomplete: its runner died while writing it, and the record was never used
     note: the last line of the journal is incomplete: its runner died while writing it, and the record was never used
     ");
-    // Damage a record in the middle.
+    // The damage is in a record in the middle of the journal.
     let at = whole.rfind("\"iteration_failed\"").unwrap();
     let mut hurt = whole.clone().into_bytes();
     hurt[at + 1] = b'I';
@@ -364,7 +364,7 @@ fn explain_reads_a_damaged_journal_up_to_the_damage() {
     note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; the rest of that file is left out
     note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; the rest of that file is left out
     ");
-    // Remove a record.
+    // One record is removed from the journal.
     let mut lines: Vec<&str> = whole.lines().collect();
     lines.remove(lines.len() - 4);
     fs::write(&path, lines.join("\n") + "\n").unwrap();

@@ -181,9 +181,9 @@ fn a_budget_is_explained_and_replayed() {
     }
 }
 
-/// Without a budget, the journal has no cost of a turn before its end.
+/// The loop had no budget, so its journal records the cost of a turn only at its end.
 #[test]
-fn replay_applies_a_budget_that_the_loop_did_not_have_at_the_end_of_a_turn() {
+fn replay_applies_an_added_budget_at_the_end_of_a_turn() {
     let scratch = with_scenario(&short());
     let words = ["run", "--agent", "claude", "--max-iterations", "4"];
     let ran = claude(&scratch).run(words);

@@ -1,4 +1,4 @@
-//! Gates of the real binary: results, failures, and no process left.
+//! Gates with the real binary: their results, their failures, and that none of their processes is left.
 
 use std::fs;
 
@@ -12,9 +12,9 @@ use crate::support::{
     CLAIMS, SOON, await_events, events, files, kill, loops, run, status, tachikoma,
 };
 
-/// Returns a `[[gate]]` table.
+/// Returns a `[[gate]]` table of the configuration.
 pub fn gate(name: &str, command: &str, rest: &str) -> String {
-    // The gate passes at once before the first iteration.
+    // The added condition makes the gate pass before the first iteration.
     let command = match (name, command.trim()) {
         ("", _) | (_, "") => command.to_owned(),
         _ => format!("[ \"$TACHIKOMA_ITERATION\" = 0 ] && exit; {command}"),
@@ -63,7 +63,10 @@ fn complaint_21_ten_false_claims_are_rejected_and_a_proven_one_is_accepted() {
         let asked = fs::read_to_string(scratch.path().join(format!("asked.{iteration}"))).unwrap();
         assert!(asked.contains("the gate `proof` failed: exit 1"), "{asked}");
         assert!(asked.contains("~~~~\nno proof\n~~~~"), "{asked}");
-        assert!(asked.ends_with("go"), "and the prompt: {asked}");
+        assert!(
+            asked.ends_with("go"),
+            "the reason is in the prompt: {asked}"
+        );
     }
 }
 
@@ -111,7 +114,7 @@ fn all_gates_run_and_every_failure_is_named() {
     let reasons = events(&scratch, "claim_refused")[0]["reasons"].clone();
     assert_eq!(reasons.as_array().map(Vec::len), Some(5), "{reasons}");
     let text = |name: &str| fs::read_to_string(scratch.path().join(name)).unwrap();
-    assert_eq!(text("input"), "", "nobody has anything to say to it");
+    assert_eq!(text("input"), "", "stdin of a gate is empty");
     assert_eq!(text("where").trim_end(), scratch.path().to_str().unwrap());
     let told = text("env.second");
     for variable in [
@@ -147,7 +150,7 @@ fn gates_that_fail_in_every_iteration_end_the_loop_and_are_in_the_prompt() {
     assert!(asked.contains("~~~~\nbad style\n~~~~"), "{asked}");
     assert!(
         events(&scratch, "claim_refused").is_empty(),
-        "nobody claims anything"
+        "the agent claims nothing"
     );
     let now = status(&scratch);
     assert_eq!(now["outcome"]["kind"], "condition");
@@ -157,7 +160,7 @@ fn gates_that_fail_in_every_iteration_end_the_loop_and_are_in_the_prompt() {
     assert_eq!(
         again.code(),
         Some(3),
-        "the next run counts anew: {}",
+        "the next run starts its count at 0: {}",
         again.snapshot()
     );
 }
@@ -175,7 +178,7 @@ fn output_of_a_gate_is_bounded_everywhere() {
     assert!(output.len() < (8 << 10) + 64, "{}", output.len());
     assert!(
         output.ends_with("1999999\n2000000"),
-        "the end says how it went"
+        "the end of the output is kept"
     );
     let asked = fs::read_to_string(scratch.path().join("asked.2")).unwrap();
     assert!(asked.len() < (16 << 10) + 64, "{}", asked.len());
@@ -184,7 +187,7 @@ fn output_of_a_gate_is_bounded_everywhere() {
     let names = kept
         .keys()
         .map(|path| path.file_name().unwrap().to_str().unwrap());
-    // Transcripts are compressed in the background.
+    // Transcripts are compressed in the background, so a name may end with `.zst`.
     let names: Vec<&str> = names.map(|name| name.trim_end_matches(".zst")).collect();
     assert_eq!(names, ["000001.1-loud.log", "000002.1-loud.log"]);
     assert!(kept.values().all(|bytes| bytes.len() < (4 << 20) + 64));
@@ -208,7 +211,7 @@ fn processes_that_a_gate_leaves_are_ended() {
 }
 
 #[test]
-fn a_stop_ends_gates_and_the_next_run_checks_the_claim() {
+fn a_stop_ends_running_gates_and_the_next_run_checks_the_claim() {
     for words in [&["stop"][..], &["stop", "--now"]] {
         let scratch = Scratch::new();
         let seconds = seconds();
@@ -228,7 +231,7 @@ fn a_stop_ends_gates_and_the_next_run_checks_the_claim() {
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
         assert!(
             !scratch.path().join("worked").exists(),
-            "nothing was left to do"
+            "no iteration was needed"
         );
         assert!(
             ran.stderr
@@ -253,7 +256,10 @@ fn a_signal_ends_gates_that_ignore_it() {
     live.signal(Signal::TERM);
     assert_eq!(live.wait(SOON).code(), Some(143));
     await_nobody(&seconds);
-    assert!(scratch.path().join("told").exists(), "it was asked first");
+    assert!(
+        scratch.path().join("told").exists(),
+        "the gate got SIGTERM first"
+    );
 }
 
 #[test]
@@ -294,11 +300,11 @@ fn a_killed_runner_leaves_nothing_of_a_gate_and_the_next_one_runs_it_again() {
 }
 
 #[test]
-fn a_killed_guard_of_gates_fails_the_gate_and_nothing_else() {
+fn killing_the_guard_of_gates_fails_only_the_running_gate() {
     let scratch = Scratch::new();
     let seconds = seconds();
     let live = judging(&scratch, &seconds, "");
-    // Kill the shell and its child.
+    // The processes are the shell of the gate and its child.
     let found = processes_with(&seconds);
     let above = found.iter().map(|process| parent_of(*process));
     let guard = above.into_iter().find(|above| !found.contains(above));
@@ -398,7 +404,7 @@ fn changes_of_a_gate_belong_to_the_loop() {
     let script = format!("echo $TACHIKOMA_ITERATION > work; {CLAIMS}");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    // The gate runs after the iteration and at the end.
+    // The gate runs after the iteration and again at the end of the loop.
     for (commit, files) in [("HEAD~1", "lock\nwork"), ("HEAD", "lock")] {
         let committed = scratch.git(&["show", "--name-only", "--format=", commit]);
         assert_eq!(committed.trim(), files, "{}", ran.snapshot());
@@ -421,10 +427,14 @@ fn a_broken_gate_is_reported_before_the_first_iteration() {
     assert!(seen.is_some() && seen < begun, "{}", ran.snapshot());
     let baseline = || events(&scratch, "gates_ran");
     assert_eq!(baseline()[0]["iteration"], 0);
-    // Files that the gate changed belong to the loop and are committed.
+    // The loop commits files that the gate changed.
     assert_eq!(scratch.git(&["status", "--porcelain"]), "");
     assert_eq!(scratch.git(&["ls-files", "made"]).trim(), "made");
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert_eq!(baseline().len(), 1, "a loop that goes on has its baseline");
+    assert_eq!(
+        baseline().len(),
+        1,
+        "a resumed loop already has its baseline"
+    );
 }

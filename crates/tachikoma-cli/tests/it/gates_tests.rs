@@ -1,4 +1,4 @@
-//! Tests of gates: read from reports or output, remembered between runs, reported to the agent.
+//! Test results of gates: read from reports or output, stored between runs, and reported to the agent.
 
 use std::fs;
 
@@ -52,7 +52,10 @@ fn changed_tests_are_recorded_and_in_the_next_prompt() {
     assert_eq!(runs[0]["failing"], json!(["b"]));
     assert_eq!(runs[1]["newly_failing"], json!(["a"]));
     assert_eq!(runs[1]["fixed"], json!(["b"]));
-    assert_eq!(runs[1]["newly_passing"], 2, "b is mended, and d is new");
+    assert_eq!(
+        runs[1]["newly_passing"], 2,
+        "test b passes again, and d is new"
+    );
     let asked = scratch.read("asked.2");
     assert!(
         asked.contains("## Failing tests (1 of 2, after iteration 1)\n\n- b\n"),
@@ -114,14 +117,18 @@ fn only_a_report_of_the_current_run_is_read() {
     scratch.write("junit.4", "this is no XML");
     scratch.write("junit.5", junit("five"));
     scratch.write("out/other.xml", junit("other"));
-    // Older than the tolerance for file times.
+    // The report is older than the tolerance for file times.
     let age = "touch -d '1 hour ago' out/*";
     iterate(&scratch, 5, age);
     let runs = events(&scratch, "tests_ran");
     let failing: Vec<_> = runs.iter().map(|run| run["failing"].clone()).collect();
     assert_eq!(failing, [json!(["one"]), json!(["five"])]);
     let warnings = warnings(&scratch);
-    assert_eq!(warnings.len(), 3, "the same is said once: {warnings:#?}");
+    assert_eq!(
+        warnings.len(),
+        3,
+        "each warning is printed once: {warnings:#?}"
+    );
     assert!(
         warnings[0].ends_with("there is none"),
         "before the first iteration: {warnings:?}"
@@ -183,7 +190,7 @@ fn an_invalid_report_pattern_is_refused_before_the_first_iteration() {
 }
 
 #[test]
-fn names_of_several_gates_are_kept_apart() {
+fn tests_with_one_name_in_several_gates_are_distinguished() {
     let scratch = Scratch::new();
     let gate = |name: &str, verdict: &str| {
         format!(

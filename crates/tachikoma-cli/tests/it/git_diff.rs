@@ -1,4 +1,4 @@
-//! `tachikoma diff`: what an iteration changed.
+//! Tests of `tachikoma diff`, which shows the changes of an iteration.
 
 use std::fs;
 
@@ -42,11 +42,11 @@ fn diff_shows_the_changes_of_an_iteration() {
     let ran = tachikoma(&scratch).run(["diff", "2", "--stat"]);
     assert!(ran.stdout.contains("3 files changed"), "{}", ran.stdout);
 
-    // Compare with the current work tree, including changes after the loop.
+    // Without an iteration number, the diff includes changes made after the loop.
     scratch.write("later", "1");
     scratch.write(".env", "SECRET=1");
     assert_eq!(names(&scratch, &["4"]), ["last", "later"]);
-    assert_eq!(untouchable(&scratch), before, "it only looks");
+    assert_eq!(untouchable(&scratch), before, "`diff` changes no file");
     let loops = fs::read_dir(crate::support::loops(&scratch).remove(0)).unwrap();
     let left: Vec<_> = loops
         .map(|entry| entry.unwrap().file_name())
@@ -73,14 +73,14 @@ fn a_missing_snapshot_is_replaced_by_the_one_before() {
     );
 }
 
-/// Git looks into files that are as young as its index. A copy of the index that is younger would hide what changed in the tick in
-/// which the index was written.
+/// Git compares the content of files that are as new as its index. A newer copy of the index would hide a change in the clock tick
+/// in which the index was written.
 #[test]
-fn an_edit_in_the_same_tick_as_the_index_is_seen() {
+fn diff_shows_an_edit_in_the_same_clock_tick_as_the_index() {
     let scratch = repository();
     run_iterations(&scratch, &["true"]);
     scratch.git(&["config", "core.trustctime", "false"]);
-    // Far enough in the past for file systems that store whole seconds.
+    // The time is far enough in the past for file systems that store whole seconds.
     let at = std::time::SystemTime::now() - std::time::Duration::from_secs(10);
     let date = |name: &str| {
         let file = fs::File::options()
@@ -127,7 +127,7 @@ fn diff_shows_an_archived_loop_by_id() {
 }
 
 #[test]
-fn diff_explains_why_it_cannot_show_an_iteration() {
+fn diff_explains_why_it_cannot_show_the_changes() {
     let scratch = repository();
     let refused = |words: &[&str], code, says: &str| {
         let ran = tachikoma(&scratch).run([&["diff"], words].concat());

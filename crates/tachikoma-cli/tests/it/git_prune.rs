@@ -29,7 +29,7 @@ fn a_purge_deletes_the_snapshots_of_its_loops() {
 }
 
 #[test]
-fn a_purge_says_what_it_could_not_delete() {
+fn a_purge_names_files_it_could_not_delete() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > a"]);
     let loop_id = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
@@ -69,7 +69,7 @@ fn a_loop_that_cannot_be_deleted_is_reported() {
     scratch.write(&lock, "");
     let ran = run_iterations(&scratch, &["true"]);
     assert_eq!(loops(&scratch).len(), 11);
-    // In the journal, or after its end.
+    // The message is in the journal, or in the output if the loop has ended.
     let events = tachikoma(&scratch).run(["events", "--json"]).stdout;
     let warned = format!("{events}{}", ran.stderr);
     let says = format!("{first} is older than the last 10 loops and cannot be deleted: ");

@@ -35,7 +35,7 @@ fn refs(scratch: &Scratch) -> String {
     scratch.git(&["for-each-ref", "refs/tachikoma"])
 }
 
-/// Creates every kind of file in a work tree, then every kind of change.
+/// Shell script that creates every kind of file in a work tree and then makes every kind of change.
 const BUILD: &str = "
     mkdir -p dir deep/er
     echo 1 > 'odd \"name\"
@@ -131,14 +131,14 @@ fn a_rollback_can_be_undone() {
     scratch.write("noise.log", "ignored\n");
     assert_eq!(work_tree(&scratch), changed);
     assert_eq!(untouchable(&scratch), untouched);
-    // Roll back and forth once more.
+    // The work tree is rolled back and restored once more.
     done(&scratch, "1");
     assert!(!scratch.path().join("dir").exists());
     assert_eq!(refs(&scratch).matches("before-rollback").count(), 3);
     scratch.git(&["fsck", "--strict"]);
 }
 
-/// Restored files are committed with the next iteration, files of the user are not.
+/// Restored files are committed with the next iteration. Changes of the user are not.
 #[test]
 fn a_loop_with_commits_continues_after_a_rollback() {
     let scratch = repository();
@@ -155,7 +155,11 @@ fn a_loop_with_commits_continues_after_a_rollback() {
     scratch.write("mine", "the user's\n");
     done(&scratch, "2");
     assert_eq!(scratch.read("tracked"), "1\n");
-    assert_eq!(scratch.read("mine"), "1\n", "it was so then");
+    assert_eq!(
+        scratch.read("mine"),
+        "1\n",
+        "the content is that of the snapshot"
+    );
     scratch.write("mine", "the user's again\n");
     go("4");
     assert_eq!(scratch.git(&["status", "--short"]), " M mine\n");
@@ -164,7 +168,7 @@ fn a_loop_with_commits_continues_after_a_rollback() {
     assert_eq!(scratch.git(&["show", "HEAD:mine"]), "1\n");
 }
 
-/// The next session has to know that the work is gone.
+/// The agent of the next iteration has to know that work was removed.
 #[test]
 fn a_rollback_is_recorded_and_in_the_next_prompt() {
     let scratch = repository();
@@ -251,7 +255,7 @@ fn a_rollback_asks_at_a_terminal_and_fails_without_one() {
 
 #[test]
 fn files_that_git_cannot_store_are_not_overwritten() {
-    // A special file at the path of a file.
+    // There is a special file at the path of a file.
     let scratch = repository();
     let iterations = [
         "echo 1 > a; mkdir d; echo 1 > d/x; echo 1 > e",
@@ -264,7 +268,7 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         1,
         "these files are in the way, and no commit or snapshot has them: a",
     );
-    // A special file at the path of a directory.
+    // There is an ignored file at the path of a directory.
     sh(&scratch, "rm a; echo '/d' >> .gitignore; echo mine > d");
     refused(
         &scratch,
@@ -272,7 +276,7 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         1,
         "these files are in the way, and no commit or snapshot has them: d",
     );
-    // A special file in a directory at the path of a file.
+    // There is a special file in a directory at the path of a file.
     sh(
         &scratch,
         "rm d; mkdir e; echo kept > e/kept; echo mine > e/mine.log",
@@ -283,7 +287,7 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         1,
         "these files are in the way, and no commit or snapshot has them: e/mine.log",
     );
-    // A repository at the path of a file.
+    // There is a nested repository at the path of a file.
     sh(
         &scratch,
         "rm -r e; git init -q e; git -C e config user.name a; git -C e config user.email b",
@@ -299,9 +303,9 @@ fn files_that_git_cannot_store_are_not_overwritten() {
     assert_eq!(scratch.read("e"), "1\n");
 }
 
-/// The file may have existed before, but it is not in the snapshot.
+/// An ignored file may have existed at that time, but it is not in the snapshot.
 #[test]
-fn files_that_were_ignored_at_the_snapshot_stay() {
+fn files_that_were_ignored_at_the_snapshot_are_not_changed() {
     let scratch = repository();
     scratch.write(".gitignore", "local.conf\n/data/\n*.log\n");
     scratch.write("sub/.gitignore", "here\n");
@@ -351,7 +355,7 @@ fn rollback_leaves_protected_and_huge_files() {
     };
     done(&scratch, "1");
     check();
-    // Also if only the user's index, which has these files, is left.
+    // The result is the same if the loop's index is missing and only the user's index has these files.
     fs::remove_file(loops(&scratch)[0].join("git-index")).unwrap();
     scratch.write("new", "1");
     let ran = done(&scratch, "1");
@@ -442,7 +446,7 @@ fn rollback_works_in_a_linked_work_tree_with_a_sparse_checkout() {
     assert_eq!(scratch.git(&["status", "--short"]), "");
 }
 
-/// A sparse checkout can have files outside of its patterns.
+/// A sparse checkout can contain files that its patterns exclude.
 #[test]
 fn rollback_leaves_files_outside_a_sparse_checkout() {
     let scratch = repository();

@@ -1,4 +1,4 @@
-//! A `tachikoma rollback` that is interrupted.
+//! Tests of a `tachikoma rollback` that is interrupted.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use tachikoma_testkit::{Live, Scratch, await_until};
 use crate::git_support::{commit_all, repository, run_iterations};
 use crate::support::{SOON, tachikoma};
 
-/// A rollback with a git that waits for the file `go` in the home directory.
+/// Starts a rollback with a git wrapper that waits until the file `go` exists in the home directory.
 fn in_the_middle() -> (Scratch, Live) {
     let scratch = repository();
     scratch.write(".gitattributes", "slow filter=slow\n");
@@ -54,7 +54,7 @@ fn a_signal_waits_until_the_rollback_is_complete() {
 }
 
 #[test]
-fn git_is_killed_with_a_rollback_and_its_start_is_recorded() {
+fn killing_a_rollback_also_kills_its_git_and_the_started_rollback_is_recorded() {
     let (scratch, live) = in_the_middle();
     let git = fs::read_to_string(scratch.home().join("git")).unwrap();
     crate::support::kill(&scratch, live);

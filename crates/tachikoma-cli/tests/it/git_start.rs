@@ -1,4 +1,4 @@
-//! Checks before a loop starts in a repository: whether it can commit, and who owns the changes.
+//! Checks before a loop starts in a repository: whether it can commit, and whether uncommitted changes exist.
 
 use tachikoma_loop_runner::store::lock::is_held;
 use tachikoma_testkit::{Ran, Scratch, await_until};
@@ -24,7 +24,10 @@ fn refused(scratch: &Scratch, flags: &[&str], says: &[&str]) {
     for says in says {
         assert!(ran.stderr.contains(says), "{says}: {}", ran.stderr);
     }
-    assert!(!scratch.path().join(".ralph").exists(), "nothing was begun");
+    assert!(
+        !scratch.path().join(".ralph").exists(),
+        "no loop was started"
+    );
 }
 
 #[test]
@@ -59,19 +62,23 @@ fn a_dirty_work_tree_is_refused_at_the_first_start_with_three_ways_out() {
     assert_eq!(ran.stderr.matches("file-").count(), 10, "{}", ran.stderr);
     assert!(ran.stderr.contains("file-19 and 12 more"), "{}", ran.stderr);
 
-    // Each suggested option works. An existing loop continues with a dirty work tree.
+    // Each suggested option works, and an existing loop continues with uncommitted changes.
     assert_eq!(start(&scratch, &["--no-auto-commit"]).code(), Some(3));
     assert_eq!(start(&scratch, &["--new", "--allow-dirty"]).code(), Some(3));
     let ran = start(&scratch, &["--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let ran = start(&scratch, &["--new"]);
-    assert_eq!(ran.code(), Some(2), "a new loop has its own first start");
+    assert_eq!(
+        ran.code(),
+        Some(2),
+        "a new loop is checked at its first start, too"
+    );
     commit_all(&scratch);
     assert_eq!(start(&scratch, &["--new"]).code(), Some(3));
 }
 
 #[test]
-fn only_tracked_files_count() {
+fn changes_of_untracked_files_and_submodules_do_not_prevent_a_start() {
     let scratch = repository();
     sh(
         &scratch,
@@ -93,7 +100,7 @@ fn a_run_that_commits_is_refused_without_a_git_identity() {
         &scratch,
         "git config --unset user.name; git config --unset user.email; git config user.useConfigOnly true",
     );
-    // Checked at every start.
+    // The identity is checked at every start, not only at the first one.
     let ran = start(&scratch, &["--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
     for says in [
@@ -139,14 +146,14 @@ fn a_dry_run_prints_how_git_is_used() {
         ran.stdout.contains(keeps)
     };
     assert!(below(":(top)x/sub"));
-    assert!(!below("out.log"), "the repository ignores it");
+    assert!(!below("out.log"), "the repository ignores the file");
     let broken = Scratch::new();
     broken.write(".git/HEAD", "nonsense");
     let said = said(&broken, &[]);
     assert!(said.starts_with("git is not used: "), "{said}");
 }
 
-/// Returns a directory with a completed loop.
+/// Runs a loop in a directory until its agent claims completion.
 #[track_caller]
 fn works_and_claims(scratch: &Scratch, dir: &str) -> Ran {
     let flags = ["--quiet", "--no-auto-commit"];
@@ -165,7 +172,7 @@ fn run_warns_of_a_loop_in_a_parent_directory_of_the_same_repository() {
         let ran = works_and_claims(&scratch, dir);
         ran.stderr.contains("another loop works in")
     };
-    assert!(!second("sub/deep"), "none is live");
+    assert!(!second("sub/deep"), "no loop is running");
     let live = start_busy(&scratch, &["--no-auto-commit"]);
     assert!(second("sub/deep"));
     // A loop in another repository is not reported.

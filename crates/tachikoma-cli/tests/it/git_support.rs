@@ -1,4 +1,4 @@
-//! Shared by the tests of git: a repository with a loop in which each iteration does something else.
+//! Helpers for the tests of git: a repository with a loop in which each iteration runs its own script.
 
 use std::fs;
 use std::path::Path;
@@ -54,12 +54,12 @@ pub fn run_iterations(scratch: &Scratch, scripts: &[&str]) -> Ran {
     assert_eq!(
         status(scratch)["stats"]["failed"],
         0,
-        "each did what it was told"
+        "each iteration did its work"
     );
     ran
 }
 
-/// Returns everything that must not change: HEAD, branches, index, stashes, settings.
+/// Returns everything that a rollback must not change: HEAD, branches, index, stashes and git settings.
 pub fn untouchable(scratch: &Scratch) -> Vec<Vec<u8>> {
     let git = scratch.path().join(".git");
     let read = |name: &str| fs::read(git.join(name)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Hooks before and after a reboot: their input, the meaning of their exit, and that no process is left.
+//! Hooks before and after a reboot: their input, the meaning of their exit code, and that no process of them is left.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use crate::support::{
     BUSY, CLAIMS, SOON, as_configured, await_events, events, run, status, tachikoma,
 };
 
-/// Returns a `[[hook]]` table.
+/// Returns a `[[hook]]` table of the configuration.
 pub fn hook(on: &str, command: &str, rest: &str) -> String {
     format!("[[hook]]\non = '{on}'\ncommand = '''{command}'''\n{rest}\n")
 }
 
-/// Starts a loop with a busy agent that then claims completion, and requests a reboot.
+/// Starts a loop with an agent that works until a reboot is requested, and later claims completion.
 #[track_caller]
 fn rebooting(scratch: &Scratch) -> Live {
     let script = format!("[ $TACHIKOMA_ITERATION = 1 ] && {BUSY}; {CLAIMS}");
@@ -125,15 +125,18 @@ fn a_failing_hook_before_a_reboot_cancels_it() {
     );
     assert!(
         !scratch.path().join("second").exists(),
-        "later ones do not run"
+        "later hooks of this event do not run"
     );
-    assert!(!scratch.path().join("after").exists(), "nor those after it");
+    assert!(
+        !scratch.path().join("after").exists(),
+        "hooks after the reboot do not run"
+    );
     let status = status(&scratch);
     assert_eq!(status["session"]["number"], 1);
     assert_eq!(status["stats"]["reboots"], 0);
     assert!(
         events(&scratch, "session_ended").is_empty(),
-        "nothing was given up"
+        "the session is still the same"
     );
     let line = "the reboot was aborted, the old session goes on: the hook `echo looking; echo no room >&2; exit 3` failed: exit 3: no room\n";
     assert!(ran.stdout.contains(line), "{}", ran.snapshot());
@@ -160,7 +163,7 @@ fn a_hook_that_fails_after_a_reboot_is_a_warning() {
 }
 
 #[test]
-fn a_hook_stops_the_loop_by_its_exit() {
+fn exit_125_of_a_reboot_hook_stops_the_loop() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -256,13 +259,21 @@ fn a_killed_runner_leaves_nothing_of_a_hook_and_the_next_one_reboots() {
     await_until("the hook and its children", SOON, || {
         processes_with(&seconds).len() == 3
     });
-    assert_eq!(children(live.pid()).len(), 2, "a guard for each");
+    assert_eq!(
+        children(live.pid()).len(),
+        2,
+        "every runner has its own guard"
+    );
     live.signal(Signal::KILL);
     await_nobody(&seconds);
     drop(live);
     let ran = tachikoma(&scratch).run(["run"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    assert_eq!(events(&scratch, "hooks_started").len(), 2, "it ran again");
+    assert_eq!(
+        events(&scratch, "hooks_started").len(),
+        2,
+        "the hook ran again"
+    );
     assert_eq!(events(&scratch, "reboot_completed").len(), 1);
 }
 
@@ -287,7 +298,7 @@ fn a_killed_guard_of_hooks_fails_the_hook_and_leaves_nothing_of_it() {
     assert_eq!(guards.len(), 1, "hooks have a guard of their own");
     let guard = i32::try_from(guards[0]).expect("a process id");
     let guard = rustix::process::Pid::from_raw(guard).expect("a process id");
-    rustix::process::kill_process(guard, Signal::KILL).expect("it is there");
+    rustix::process::kill_process(guard, Signal::KILL).expect("the guard exists");
     let ran = live.wait(SOON);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(processes_with(&seconds).len(), 0);
@@ -374,17 +385,17 @@ fn a_hook_that_rejects_a_reboot_keeps_the_session_for_a_while() {
     assert_eq!(
         later.count(),
         1,
-        "the next attempt has to wait: {requested:?}"
+        "the next reboot attempt has to wait: {requested:?}"
     );
     assert_eq!(
         events(&scratch, "agent_launched").len(),
         1,
-        "one process all along"
+        "one process for all iterations"
     );
     assert_eq!(
         events(&scratch, "session_started").len(),
         1,
-        "and one conversation"
+        "one conversation for all iterations"
     );
     assert_eq!(status(&scratch)["session"]["number"], 1);
 }
@@ -415,7 +426,7 @@ fn a_redline_runs_the_hooks_between_two_conversations() {
     assert_eq!(after["reason"], before["reason"]);
     assert!(
         after["context"].is_null(),
-        "unknown until the first reading"
+        "the context usage is unknown until the first reading"
     );
     let kinds: Vec<String> = events_of(&scratch);
     let order = [

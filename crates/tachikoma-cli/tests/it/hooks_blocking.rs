@@ -1,4 +1,4 @@
-//! Blocking hooks of loops, sessions and iterations, and background hooks.
+//! Blocking hooks at events of loops, sessions and iterations, and background hooks.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -29,7 +29,7 @@ fn configure(scratch: &Scratch, hooks: &[String]) {
 #[test]
 fn the_loop_waits_for_blocking_hooks_in_order() {
     let scratch = Scratch::new();
-    // A hook that the loop does not wait for would finish after the agent.
+    // If the loop did not wait for this slow hook, the hook would finish after the agent.
     let slow = format!("sleep 0.05; {SAYS}");
     let hooks = FRAMES.map(|on| hook(on, &slow, ""));
     configure(&scratch, &hooks);
@@ -54,7 +54,7 @@ fn the_loop_waits_for_blocking_hooks_in_order() {
 }
 
 #[test]
-fn variables_of_a_hook_are_not_settings() {
+fn variables_of_a_hook_do_not_override_settings() {
     let scratch = Scratch::new();
     let program = env!("CARGO_BIN_EXE_tachikoma");
     let asks = format!("{program} config show >> said 2>&1 || touch refused");
@@ -220,12 +220,12 @@ fn skip_abandons_a_hook_and_pause_waits_for_it() {
     assert_eq!(events(&scratch, "iteration_started").len(), 0);
     assert_eq!(tachikoma(&scratch).run(["resume"]).code(), Some(0));
     assert_eq!(live.wait(SOON).code(), Some(0));
-    // Hooks that ran before the pause do not run again.
+    // Hooks that ran before the pause do not run again after it.
     assert_eq!(events(&scratch, "hooks_started").len(), 2);
     await_nobody(&long);
 }
 
-/// Waits until the hooks have written the whole text.
+/// Waits until the hooks have written exactly this text.
 fn await_said(scratch: &Scratch, words: &str) {
     let said = scratch.path().join("said");
     await_until("the hook to run", SOON, || {
@@ -288,7 +288,7 @@ fn background_hooks_do_not_delay_the_loop() {
     let scratch = Scratch::new();
     let holds = "while [ ! -e claimed ]; do sleep 0.01; done; echo $TACHIKOMA_REASON >> said";
     configure(&scratch, &[hook("error", holds, "")]);
-    // Search with quotes, because the journal also has the script.
+    // The search includes the quotes, because the journal also contains the script.
     let script = format!(
         "[ $TACHIKOMA_ITERATION = 1 ] && exit 3; touch claimed; until grep -q '\"type\":\"hooks_ran\"' .ralph/loops/*/journal-0001.jsonl; do sleep 0.01; done; {CLAIMS}"
     );
@@ -331,7 +331,7 @@ fn a_background_hook_may_stop_the_loop() {
     assert_eq!(
         scratch.read("said"),
         "1\n",
-        "what was told at the end is seen through"
+        "a background hook at the end of the loop is completed"
     );
 }
 
@@ -361,11 +361,11 @@ fn no_progress_and_changed_tests_run_hooks() {
         serde_json::from_str(&scratch.read(".git/told")).expect("an object");
     assert_eq!(told["tests"]["passed"], 1);
     assert_eq!(told["tests"]["failed"], 1);
-    // One object: the second run changed a test compared with the first, and the third changed nothing.
+    // The file has one object: the second run changed a test result, and the third one changed none.
 }
 
 #[test]
-fn other_hooks_of_a_point_run_after_exit_125() {
+fn exit_125_of_a_hook_does_not_skip_the_other_hooks_of_its_event() {
     let scratch = Scratch::new();
     configure(
         &scratch,

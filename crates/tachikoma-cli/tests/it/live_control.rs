@@ -1,4 +1,4 @@
-//! Requests to a live loop from other processes: the operator, its own agent, other users, many at once.
+//! Requests to a live loop from other processes: from the operator, its own agent, other users, and many callers at once.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -127,16 +127,16 @@ fn the_agent_can_read_the_status_but_not_command_the_loop() {
     assert_eq!(stop(&tool, live), Some(5));
 }
 
-/// Variable that activates [`a_request_of_a_process_that_exits_at_once_is_refused`].
+/// Environment variable that makes [`a_request_of_a_process_that_exits_at_once_is_refused`] send its request.
 const VICTIM: &str = "LIVE_CONTROL_VICTIM";
 
-/// Run by an agent: sends a stop request and exits before the runner can identify it.
+/// An agent runs this test: it sends a stop request and exits before the runner can identify it.
 #[test]
 fn a_request_of_a_process_that_exits_at_once_is_refused() {
     if let Some(socket) = std::env::var_os(VICTIM) {
         let mut stream = UnixStream::connect(socket).unwrap();
         writeln!(stream, "{}", request("stop")).unwrap();
-        // Another process keeps the connection open, as if the caller were waiting.
+        // Another process has a copy of the connection, so it stays open after the caller exits.
         let kept = Stdio::from(OwnedFd::from(stream));
         let mut shell = Command::new("sh");
         shell.args(["-c", "sleep 1000 &"]).stdout(kept);
@@ -144,7 +144,7 @@ fn a_request_of_a_process_that_exits_at_once_is_refused() {
     }
 }
 
-/// Returns a request as it is sent over the socket.
+/// Returns a request in the format of the socket.
 fn request(command: &str) -> Value {
     serde_json::json!({"kind": "command", "command": {command: "graceful"}})
 }
@@ -172,7 +172,7 @@ fn a_caller_that_exits_before_it_is_identified_is_refused() {
     .unwrap();
     await_until("the caller is gone", SOON, || exists("fired"));
     live.signal(Signal::CONT);
-    // Later callers are served later.
+    // Callers that connect later are still served.
     for _ in 0..3 {
         assert_eq!(status(&tool)["state"], "running");
     }
@@ -193,7 +193,7 @@ fn other_users_cannot_reach_the_loop() {
     assert_eq!(mode(&scratch.path().join(".ralph")), 0o700);
     assert_eq!(mode(&scratch.path().join(".ralph/lock")), 0o600);
     if rustix::process::geteuid().is_root() {
-        // Also with too permissive directories.
+        // The other user is refused even if directory permissions are too permissive.
         let copy = scratch.path().join("copy");
         copy_binary(&copy);
         let root = scratch.path().parent().unwrap().to_owned();
@@ -284,7 +284,7 @@ fn followers_do_not_use_the_connections_of_the_operator() {
         let words: Vec<String> = lines.collect();
         followed += usize::from(words.iter().any(|word| word.contains("\"following\"")));
     }
-    assert_eq!(followed, 32, "some may stay, and the rest make room");
+    assert_eq!(followed, 32, "32 followers keep their connections");
 }
 
 #[test]
@@ -302,9 +302,9 @@ fn connections_of_closed_followers_are_reused() {
     };
     let seated: Vec<_> = (0..32).map(|_| follow()).collect();
     assert!(seated.iter().all(|(following, _)| *following));
-    assert!(!follow().0, "every seat is taken");
+    assert!(!follow().0, "all connections for followers are in use");
     drop(seated);
-    // No records are written meanwhile, so the runner does not notice closed connections by writing.
+    // The loop writes no records meanwhile, so the runner cannot notice closed connections by a failed write.
     await_until("a seat is free", SOON, || follow().0);
     assert_eq!(stop(&tool, live), Some(5));
 }
@@ -359,7 +359,7 @@ fn a_slow_follower_gets_every_record() {
     await_until("there is a loop", SOON, || {
         !status(&tool)["loop_id"].is_null()
     });
-    // The follower's pipe is full long before it is read, so the loop drops it.
+    // The pipe of the follower fills up long before the test reads it, so the runner drops the connection.
     let mut follower = tool
         .command(["events", "--follow", "--json"])
         .stdout(Stdio::piped())
@@ -385,7 +385,7 @@ fn a_slow_follower_gets_every_record() {
     ));
     assert_eq!(stop(&tool, live), Some(5));
     read("\"type\":\"stopped\"");
-    assert!(lines.next().is_none(), "it ends with the loop");
+    assert!(lines.next().is_none(), "the follower ends with the loop");
     assert!(follower.wait().unwrap().success());
     let followed = records(&text);
     let seqs: Vec<u64> = followed
@@ -393,8 +393,12 @@ fn a_slow_follower_gets_every_record() {
         .map(|record| record["seq"].as_u64().unwrap())
         .collect();
     let expected: Vec<u64> = (1..=seqs.len() as u64).collect();
-    assert_eq!(seqs, expected, "no gap, no repetition, in order");
-    assert_eq!(followed, events(&tool), "what the journal has");
+    assert_eq!(seqs, expected, "the records are complete and in order");
+    assert_eq!(
+        followed,
+        events(&tool),
+        "the follower printed what the journal has"
+    );
 }
 
 #[test]
@@ -405,7 +409,7 @@ fn a_follower_gets_records_from_before_its_connection() {
     await_up(&scratch, 1);
     obey(&tool, &["pause", "--now"]);
     await_status(&tool, "paused", |status| status["state"] == "paused");
-    // No more records follow, so a missing record would never be shown.
+    // The loop writes no more records, so a record that was skipped would never be shown.
     let mut follower = tool.spawn(["events", "--follow"]);
     await_until("the last record", SOON, || {
         follower.stdout().contains("paused;")

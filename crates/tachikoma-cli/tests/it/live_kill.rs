@@ -1,4 +1,4 @@
-//! `kill -9` of the runner, its guard, or both: no process of an agent survives, and the loop goes on where it was.
+//! `kill -9` of the runner, its guard, or both: no process of an agent survives, and the loop continues.
 
 use std::fs;
 
@@ -10,11 +10,10 @@ use crate::live_support::{
     standby_of, status, stop, tool, tool_of_nobody, with_agent,
 };
 
-/// Repetitions of each case. The soak test runs more.
+/// How often each case is repeated. The soak test repeats it more often.
 const SAMPLES: u64 = 5;
 
-/// An agent with three grandchildren that try to get away: in another session, orphaned twice over, and with an empty
-/// environment.
+/// Returns an agent with three grandchildren that try to escape: in another session, with other parents, and with an empty environment.
 fn busy(seconds: &str) -> Scratch {
     let quiet = "</dev/null >/dev/null 2>&1 &";
     with_agent(&format!(
@@ -33,7 +32,7 @@ fn start(tool: &Tool<'_>, seconds: &str) -> Live {
     live
 }
 
-/// Kills one runner after another during the same iteration, after an action on its guard.
+/// Kills several runners during the same iteration. Before each kill, `way` acts on the guard.
 fn kill_runners(tool: &Tool<'_>, seconds: &str, way: fn(&mut Live, u32)) {
     for sample in 1..=SAMPLES {
         let mut live = start(tool, seconds);
@@ -47,7 +46,7 @@ fn kill_runners(tool: &Tool<'_>, seconds: &str, way: fn(&mut Live, u32)) {
         drop(live);
         let status = status(tool);
         assert_eq!(status["iteration"], 1);
-        assert_eq!(status["attempt"], sample, "the same iteration again");
+        assert_eq!(status["attempt"], sample, "the same iteration is repeated");
         assert!(status["runner"].is_null(), "{status}");
     }
 }
@@ -91,7 +90,7 @@ fn a_standby_that_is_killed_before_the_runner_leaves_no_process() {
 }
 
 #[test]
-fn processes_that_clean_up_are_not_found_by_the_name_of_the_program() {
+fn helper_processes_do_not_have_the_name_of_the_program() {
     let seconds = seconds();
     let scratch = busy(&seconds);
     let tool = tool(&scratch);
@@ -105,7 +104,7 @@ fn processes_that_clean_up_are_not_found_by_the_name_of_the_program() {
     assert_eq!(stop(&tool, live), Some(5));
 }
 
-// complaint_44
+// Complaint 44: processes of the agent survived a killed runner.
 #[test]
 fn a_killed_runner_without_cgroup_leaves_no_process() {
     let seconds = seconds();
@@ -114,7 +113,7 @@ fn a_killed_runner_without_cgroup_leaves_no_process() {
     let live = start(&tool, &seconds);
     let containment = status(&tool)["runner"]["containment"].clone();
     if rustix::process::geteuid().is_root() {
-        assert_eq!(containment, "guard", "nobody may make a control group");
+        assert_eq!(containment, "guard", "the user may not create a cgroup");
     }
     assert_eq!(stop(&tool, live), Some(5));
     let lone = busy(&seconds);
@@ -164,7 +163,7 @@ fn fail_one_iteration(kill: fn(u32)) {
     assert_eq!(status["stats"]["failed"], 1);
     assert!(
         agents.iter().all(|pid| !is_alive(*pid)),
-        "all of the first iteration are gone"
+        "all processes of the first iteration have ended"
     );
     assert_eq!(stop(&tool, live), Some(5));
     await_nobody(&seconds);
@@ -180,7 +179,7 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// An agent that at its second attempt looks for the grandchildren of its first.
+/// Returns an agent that, in its second attempt, looks for surviving grandchildren of its first attempt.
 fn suspicious(seconds: &str) -> Scratch {
     let daemon = format!("setsid sh -c 'echo $$ >>pids; exec sleep {seconds}'");
     let quiet = "</dev/null >/dev/null 2>&1 &";
@@ -194,7 +193,7 @@ fn suspicious(seconds: &str) -> Scratch {
     ))
 }
 
-/// Kills a runner, its guard and its standby. Stopped, none of them can react to the death of another.
+/// Kills a runner, its guard and its standby. They are stopped first, so that none can react to the death of another.
 fn kill_all_three(live: &mut Live) {
     let helpers = [guard_of(live.pid()), standby_of(live.pid())];
     for step in [Signal::STOP, Signal::KILL] {
@@ -231,7 +230,7 @@ fn a_process_in_the_cgroup_of_a_dead_loop_cannot_trust_a_configuration() {
     await_until("the child of the agent has tried", SOON, || tried.exists());
     let said = scratch.read("said");
     let refused = said.contains("only the operator decides what is trusted");
-    // Without a cgroup, a process with a cleared environment looks like one of the operator.
+    // Without a cgroup, a process with a cleared environment cannot be distinguished from one of the operator.
     assert_eq!(refused, in_cgroup, "{said}");
 }
 
@@ -242,14 +241,17 @@ fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds:
     });
     kill_all_three(&mut live);
     let left = processes_with(seconds);
-    assert!(left.len() >= 2, "grandchildren outlive all three: {left:?}");
+    assert!(
+        left.len() >= 2,
+        "grandchildren survive the kill of all three: {left:?}"
+    );
 
     let live = tool.spawn(RUN);
     let looked = scratch.path().join("looked");
     await_until("the second attempt", SOON, || looked.exists());
     assert!(
         !scratch.path().join("survivors").exists(),
-        "a new agent starts only when the old one's children are gone"
+        "a new agent starts only after the processes of the old one have ended"
     );
     assert!(left.iter().all(|pid| !is_alive(*pid)));
     assert!(
@@ -264,7 +266,7 @@ fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds:
     assert_eq!(events(tool).iter().filter(|record| cut(record)).count(), 1);
 }
 
-// complaint_47
+// Complaint 47: processes of an earlier run were still running when the next agent started.
 #[test]
 fn processes_that_survive_runner_guard_and_standby_end_before_the_next_agent() {
     let seconds = seconds();
@@ -279,9 +281,9 @@ fn processes_that_survive_runner_guard_and_standby_are_found_by_their_marker() {
     leftovers_end_before_a_new_agent(&scratch, &tool_of_nobody(&scratch), &seconds);
 }
 
-// complaint_44
+// Complaint 44: after a kill, the next runner was refused because of the old lock.
 #[test]
-fn a_runner_that_waits_for_the_lock_gets_in_when_the_first_is_killed() {
+fn a_runner_that_waits_for_the_lock_starts_when_the_first_one_is_killed() {
     let seconds = seconds();
     let scratch = busy(&seconds);
     let tool = tool(&scratch);
@@ -297,7 +299,7 @@ fn a_runner_that_waits_for_the_lock_gets_in_when_the_first_is_killed() {
     await_nobody(&seconds);
 }
 
-/// Returns whether a process has started its async runtime. It does so right before it takes the lock.
+/// Returns whether a process has started its async runtime, which it does right before it takes the lock.
 fn has_runtime(pid: u32) -> bool {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;

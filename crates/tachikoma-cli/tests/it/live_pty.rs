@@ -1,4 +1,4 @@
-//! A pseudo-terminal with a program in it.
+//! A pseudo-terminal in which a test runs a program.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -17,10 +17,10 @@ use tachikoma_testkit::{Tool, await_until};
 
 use crate::live_support::{SOON, state_of};
 
-/// How often the reader checks whether the terminal is to be closed.
+/// How often the reader thread checks whether it has to stop.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Bytes of a key.
+/// Bytes that the terminal gets when Ctrl-C or Ctrl-Z is pressed.
 pub(crate) const CTRL_C: u8 = 3;
 pub(crate) const CTRL_Z: u8 = 26;
 
@@ -80,19 +80,19 @@ impl Terminal {
         (&*self.master).write_all(&[key]).unwrap();
     }
 
-    /// Returns whether the terminal is in single-key mode without echo.
+    /// Returns whether the terminal passes on single keys without echo.
     pub(crate) fn gives_keys(&self) -> bool {
         let modes = tcgetattr(&*self.master).unwrap().local_modes;
         !modes.intersects(LocalModes::ICANON | LocalModes::ECHO)
     }
 
-    /// Returns whether a process leads the foreground group, which gets Ctrl-C.
+    /// Returns whether this process leads the foreground process group, which gets Ctrl-C.
     pub(crate) fn has_in_front(&self, leader: u32) -> bool {
         tcgetpgrp(&*self.master)
             .is_ok_and(|group| group.as_raw_nonzero().get().cast_unsigned() == leader)
     }
 
-    /// Waits for the end of the program. Returns whether the terminal is still in single-key mode.
+    /// Waits for the end of the program. Returns whether the terminal still passes on single keys.
     #[track_caller]
     pub(crate) fn keeps_giving_keys(&self) -> bool {
         await_until("the program ends", SOON, || self.has_ended());
@@ -146,7 +146,7 @@ impl Terminal {
     #[track_caller]
     pub(crate) fn end(mut self) -> (Option<i32>, Screen) {
         let code = self.wait();
-        // The output is complete when all programs of the terminal have ended.
+        // The output is complete when all programs that use the terminal have ended.
         let reader = self.reader.take().unwrap();
         await_until("the last words", SOON, || reader.is_finished());
         (code, Screen::of(&self.raw()))
@@ -158,7 +158,7 @@ impl Terminal {
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }
-        // Drop the last handle of the controlling side.
+        // This drops the last handle of the controlling side, which closes the terminal.
         self.master = Arc::new(File::open("/dev/null").unwrap());
     }
 }
@@ -206,12 +206,12 @@ fn read(mut master: &File, seen: &Mutex<Vec<u8>>, closing: &AtomicBool) {
     }
 }
 
-/// The screen of a terminal after all control sequences were applied.
+/// The content of a terminal screen after all control sequences were applied.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    /// The lines. The last one has the cursor.
+    /// Lines of the screen. The cursor is in the last line.
     pub(crate) lines: Vec<String>,
-    /// Whether the next text is dim.
+    /// Whether text that is printed next is dim.
     pub(crate) dimmed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Ignored signals, a hanging loop, and a loop in the background.
+//! Signals that are ignored, a loop that hangs, and a loop in the background.
 
 use std::io::Write as _;
 use std::time::Instant;
@@ -43,7 +43,7 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
 fn three_ctrl_c_end_a_run_that_hangs() {
     let scratch = with_agent("exit 0");
     let tool = tool(&scratch);
-    // The last output goes to a full pipe without a reader.
+    // The last output of the run goes to a full pipe without a reader.
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
     fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
@@ -107,7 +107,7 @@ fn three_ctrl_c_end_everything_even_if_the_guard_is_stopped() {
 }
 
 #[test]
-fn a_background_job_does_not_draw_a_progress_line() {
+fn a_background_job_draws_no_progress_line() {
     let seconds = seconds();
     let scratch = with_agent(&format!("echo working; {UP} exec sleep {seconds}"));
     let tool = tool(&scratch);
@@ -126,14 +126,14 @@ fn a_background_job_does_not_draw_a_progress_line() {
 }
 
 #[test]
-fn time_while_all_processes_are_stopped_does_not_count_for_timeouts() {
+fn timeouts_do_not_include_time_in_which_all_processes_are_stopped() {
     let seconds = seconds();
     let scratch = with_agent(&format!("{UP} exec sleep {seconds}"));
     scratch.write("tachikoma.toml", "[session]\nsession_timeout = \"8s\"\n");
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
     await_up(&scratch, 1);
-    // A process that is stopped before it sleeps does not detect the stop.
+    // A process that is stopped before it starts to wait does not notice that it was stopped.
     await_until("the runner has heard of it", SOON, || {
         kinds(&events(&tool)).contains(&"agent_launched".to_owned())
     });
@@ -142,7 +142,7 @@ fn time_while_all_processes_are_stopped_does_not_count_for_timeouts() {
     for process in all {
         kill_process(pid(process), Signal::STOP).unwrap();
     }
-    // Much longer than the timeout, to exclude delays of a busy machine.
+    // The stop is much longer than the timeout, so that delays of a busy machine do not matter.
     let stopped = Instant::now();
     await_until("time passes", SOON, || {
         stopped.elapsed().as_millis() > 10_000
@@ -156,7 +156,7 @@ fn time_while_all_processes_are_stopped_does_not_count_for_timeouts() {
     });
     assert!(
         went_on.elapsed().as_millis() > 1500,
-        "it had most of its time before it: {:?}",
+        "the agent still had most of its time: {:?}",
         went_on.elapsed()
     );
     let stood = events(&tool)
@@ -164,7 +164,7 @@ fn time_while_all_processes_are_stopped_does_not_count_for_timeouts() {
         .filter(|record| record["event"]["type"] == "stood_still")
         .map(|record| record["event"]["duration_ms"].as_u64().unwrap())
         .collect::<Vec<_>>();
-    // A busy machine may cause a second, shorter suspend.
+    // A busy machine may cause further, shorter suspends.
     let long: Vec<u64> = stood.iter().copied().filter(|it| *it >= 10_000).collect();
     assert!(matches!(long[..], [..20_000]), "{stood:?}");
     assert!(stood.iter().all(|it| *it >= 2_000), "{stood:?}");

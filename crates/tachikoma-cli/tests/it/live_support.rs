@@ -1,4 +1,4 @@
-//! A running loop of the real binary.
+//! Helpers for tests of a running loop of the real binary.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -55,15 +55,15 @@ pub(crate) fn tool_of_nobody(scratch: &Scratch) -> Tool<'_> {
     Tool::new(copy, scratch).env(PATIENCE, "0").unprivileged()
 }
 
-/// Copies the binary, in a process of its own: what this one writes cannot be started while another test's child, just
-/// forked, still holds it open.
+/// Copies the binary with `cp`. If this process wrote it, a child of another test could have it open for writing, and it could not
+/// be executed.
 pub(crate) fn copy_binary(to: &Path) {
     let copied = Command::new("cp").arg(BIN).arg(to).status();
     assert!(copied.unwrap().success());
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The words that run the agent of [`with_agent`] over and over; as something to be read, for the same reason.
+/// Arguments that run the agent of [`with_agent`] repeatedly.
 pub(crate) const RUN: [&str; 6] = ["run", "--delay", "0s", "--", "sh", "agent.sh"];
 
 /// Returns the output of `status --json`.
@@ -121,7 +121,7 @@ pub(crate) fn records(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the types of events in order.
+/// Returns the types of the given records in order.
 pub(crate) fn kinds(records: &[Value]) -> Vec<String> {
     let kind = |record: &Value| record["event"]["type"].as_str().map(str::to_owned);
     records.iter().filter_map(kind).collect()
@@ -154,7 +154,7 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the parent of the guard of a runner.
+/// Returns the standby of a runner, which is the parent of its guard.
 #[track_caller]
 pub(crate) fn standby_of(runner: u32) -> u32 {
     let standbys = children(runner);

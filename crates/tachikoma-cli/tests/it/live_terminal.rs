@@ -64,7 +64,7 @@ fn a_terminal_has_a_progress_line_and_a_pipe_has_none() {
 }
 
 #[test]
-fn a_progress_line_never_wraps() {
+fn a_progress_line_is_never_wider_than_the_terminal() {
     let seconds = seconds();
     let scratch = obedient(&seconds);
     let terminal = Terminal::start(&tool(&scratch), &RUN, 24);
@@ -90,7 +90,7 @@ fn agents_cannot_write_to_the_terminal() {
     let words = ["run", "--max-iterations", "1", "--", "sh", "agent.sh"];
     let (code, screen) = Terminal::start(&tool(&scratch), &words, 80).end();
     assert_eq!(code, Some(3));
-    // The screen panics at unexpected control sequences.
+    // `Screen` panics at unexpected control sequences.
     screen.assert_clean();
     for line in ["  | abcd", "red", "bell back", "gnp.exe", "  | half"] {
         assert!(screen.shows(line), "{line}: {screen:#?}");
@@ -133,11 +133,14 @@ fn commands_print_no_control_characters_from_outside() {
     let events = tool.run(["events", "--json"]).stdout;
     let noted = events.lines().find(|line| line.contains("\"noted\""));
     let noted: Value = serde_json::from_str(noted.unwrap()).unwrap();
-    assert_eq!(noted["event"]["text"], hostile, "JSON keeps its meaning");
+    assert_eq!(
+        noted["event"]["text"], hostile,
+        "JSON output keeps the control characters, escaped"
+    );
 }
 
 #[test]
-fn the_first_ctrl_c_stops() {
+fn the_first_ctrl_c_stops_the_loop_gracefully() {
     let seconds = seconds();
     let scratch = obedient(&seconds);
     let tool = tool(&scratch);
@@ -152,9 +155,9 @@ fn the_first_ctrl_c_stops() {
     assert_eq!(status(&tool)["outcome"]["kind"], "signal");
 }
 
-// complaint_45
+// Complaint 45: Ctrl-C did not end the loop and its agent.
 #[test]
-fn the_second_ctrl_c_is_now_and_the_third_kills() {
+fn the_second_ctrl_c_stops_the_agent_at_once_and_the_third_kills_it() {
     for (ignored, rungs) in [
         ("INT", ["interrupt", "terminate"].as_slice()),
         ("INT TERM", ["interrupt", "terminate", "kill"].as_slice()),
@@ -170,7 +173,10 @@ fn the_second_ctrl_c_is_now_and_the_third_kills() {
         }
         let (code, screen) = terminal.end();
         assert_eq!(code, Some(130), "{screen:#?}");
-        assert!(began.elapsed().as_secs() < 10, "no grace was waited for");
+        assert!(
+            began.elapsed().as_secs() < 10,
+            "the loop did not wait for the grace period"
+        );
         screen.assert_clean();
         await_nobody(&seconds);
     }
@@ -202,7 +208,7 @@ fn ctrl_c_works_while_no_agent_runs() {
 }
 
 #[test]
-fn ctrl_z_stops_runner_and_agent_and_the_clock() {
+fn ctrl_z_stops_runner_agent_and_timeouts() {
     let seconds = seconds();
     let scratch = obedient(&seconds);
     scratch.write(
@@ -221,14 +227,14 @@ fn ctrl_z_stops_runner_and_agent_and_the_clock() {
             .all(|pid| state_of(*pid).is_some_and(state))
     };
     await_until("both are stopped", SOON, || both(|state| state == 'T'));
-    // The shell prints its prompt there.
+    // The shell prints its prompt on the line of the progress line.
     await_until("the progress line is gone", SOON, || {
         let raw = terminal.raw();
         let last = raw.rsplit("\u{1b}[2K").next().unwrap_or_default();
         !last.contains(PROGRESS)
     });
 
-    // Longer than the timeout.
+    // The loop is suspended for longer than the timeout.
     let stopped = Instant::now();
     await_until("time passes", SOON, || stopped.elapsed().as_millis() > 3500);
     assert!(both(|state| state == 'T'));
@@ -238,19 +244,19 @@ fn ctrl_z_stops_runner_and_agent_and_the_clock() {
     assert_eq!(
         code,
         Some(1),
-        "the time-out ends it in the end: {screen:#?}"
+        "the timeout ends the iteration after all: {screen:#?}"
     );
     screen.assert_clean();
     assert!(
         began.elapsed().as_millis() >= 6500,
-        "the time in between does not count: {:?}",
+        "the time of the suspension does not count: {:?}",
         began.elapsed()
     );
     let records = events(&tool);
     let failed = records
         .iter()
         .find(|record| record["event"]["type"] == "iteration_failed");
-    let failed = &failed.expect("it failed")["event"];
+    let failed = &failed.expect("the iteration failed")["event"];
     assert_eq!(failed["failure"]["timeout"], "session");
     let duration = failed["duration_ms"].as_u64().unwrap();
     assert!((3000..6000).contains(&duration), "{duration}");
@@ -258,7 +264,7 @@ fn ctrl_z_stops_runner_and_agent_and_the_clock() {
 }
 
 #[test]
-fn a_loop_can_be_stopped_while_it_was_suspended() {
+fn a_loop_obeys_a_stop_that_was_sent_while_it_was_suspended() {
     let seconds = seconds();
     let scratch = obedient(&seconds);
     let terminal = Terminal::start(&tool(&scratch), &RUN, 80);
@@ -278,7 +284,7 @@ fn a_loop_can_be_stopped_while_it_was_suspended() {
     await_nobody(&seconds);
 }
 
-// complaint_45
+// Complaint 45: the loop and its agent continued after the terminal was closed.
 #[test]
 fn closing_the_terminal_ends_a_loop_in_the_foreground() {
     let quiet = ["run", "--quiet", "--delay", "0s", "--", "sh", "agent.sh"];
@@ -321,11 +327,14 @@ fn a_detached_loop_survives_its_terminal() {
     let sent = rustix::process::Pid::from_raw(i32::try_from(runner).unwrap()).unwrap();
     rustix::process::kill_process(sent, Signal::HUP).unwrap();
     assert_eq!(obey(&tool, &["pause"]), "pauses after iteration 1\n");
-    assert!(is_alive(runner), "a hang-up is none of its business");
+    assert!(
+        is_alive(runner),
+        "a detached loop ignores SIGHUP of its terminal"
+    );
     assert_eq!(
         scratch.read("words"),
         "--detach x\n",
-        "the agent's own words"
+        "the output of the agent"
     );
     let environment = scratch.read("environment");
     assert!(!environment.contains("DETACHED"), "{environment}");
@@ -343,7 +352,7 @@ fn detach_prints_errors_of_the_background_process() {
     let ran = tool(&scratch).run(detached);
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
     assert!(ran.stderr.contains("prompt.md"), "{}", ran.stderr);
-    assert_eq!(ran.stdout, "", "nothing runs");
+    assert_eq!(ran.stdout, "", "no loop runs");
 
     let seconds = seconds();
     let scratch = obedient(&seconds);

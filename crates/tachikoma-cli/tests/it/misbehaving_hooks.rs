@@ -27,7 +27,7 @@ fn a_loop_with_misbehaving_hooks_and_notifications_ends_correctly() {
         hook("iteration_start", &forks, ""),
         hook("iteration_end", "kill -9 $$", ""),
         hook("iteration_end", "cat /dev/zero | head -c 5000000; exit 1", ""),
-        // The hook stops the loop after the loop has ended.
+        // This hook exits with 125 after the loop has already ended.
         hook("iteration_end", "trap 'exit 125' TERM; sleep 1 & wait", quick),
         hook("error", &hangs, quick),
         hook("no_progress", &forks, ""),
@@ -44,7 +44,7 @@ fn a_loop_with_misbehaving_hooks_and_notifications_ends_correctly() {
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["outcome"]["kind"], "done");
     await_nobody(&long);
-    // The journal has no gap, and every blocking hook has an end.
+    // The journal has no gap, and every blocking hook that started has a recorded end.
     let numbers = lines(&scratch).into_iter().map(|line| {
         let record: serde_json::Value = serde_json::from_str(&line).expect("a record");
         record["seq"].as_u64().expect("a number")

@@ -1,4 +1,4 @@
-//! A loop with misbehaving hooks, notifications and questions: it ends correctly, with a complete journal.
+//! Attended loops with misbehaving hooks, notifications and answers end correctly and with a complete journal.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use crate::live_support::{
 };
 use crate::notify_support::{Answer, Service};
 
-/// Sends invalid answers over the socket.
+/// Invalid answers that are sent over the socket.
 const GARBAGE: [&[u8]; 6] = [
     b"",
     b"\xff\xfe\x00\n",
@@ -23,11 +23,11 @@ const GARBAGE: [&[u8]; 6] = [
     b"[[[[[[[[[[[[[[[[\n",
 ];
 
-/// None of them answers the question.
+/// Sends all invalid answers. None of them closes the open question.
 fn garbage(scratch: &Scratch, tool: &Tool<'_>) {
     for bytes in GARBAGE {
         let mut stream = UnixStream::connect(socket(scratch)).unwrap();
-        // The runner may close the connection first.
+        // The runner may close the connection before everything is written.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
@@ -45,7 +45,7 @@ fn garbage(scratch: &Scratch, tool: &Tool<'_>) {
     }
 }
 
-/// Sends many answers at once. Exactly one is accepted.
+/// Sends many answers at the same time and checks that exactly one is accepted.
 fn at_once(scratch: &Scratch, id: u32, choices: [&str; 2]) {
     let id = id.to_string();
     let accepted = thread::scope(|scope| {
@@ -56,7 +56,10 @@ fn at_once(scratch: &Scratch, id: u32, choices: [&str; 2]) {
         let heard = answers.map(|answer| answer.join().unwrap());
         heard.into_iter().filter(|heard| *heard).count()
     });
-    assert_eq!(accepted, 1, "one answer to question {id} counts");
+    assert_eq!(
+        accepted, 1,
+        "exactly one answer to question {id} is accepted"
+    );
 }
 
 #[test]
@@ -109,20 +112,24 @@ fn a_loop_with_misbehaving_question_hooks_ends_correctly() {
     let tool = tool(&scratch);
     let mut live = tool.spawn(["run", "--attended", "--", "sh", "agent.sh"]);
 
-    // Garbage first, then two answers at once.
+    // Invalid answers are sent first, then two valid ones at the same time.
     await_question(&tool, 1);
     garbage(&scratch, &tool);
-    assert_eq!(status(&tool)["question"]["id"], 1, "it is still open");
+    assert_eq!(
+        status(&tool)["question"]["id"],
+        1,
+        "the question is still open"
+    );
     at_once(&scratch, 1, ["continue", "continue"]);
-    // The iteration fails. The question times out, and the loop pauses.
+    // The iteration fails, its question times out, and the loop pauses.
     await_question(&tool, 2);
     await_status(&tool, "paused", |it| it["state"] == "paused");
     assert_ne!(tool.run(["answer", "2", "continue"]).code(), Some(0));
     obey(&tool, &["resume"]);
-    // A reboot is due: two answers at once, one of them `yes`.
+    // A reboot is due. Two answers are sent at the same time, one of them is `yes`.
     assert_eq!(await_question(&tool, 3)["kind"], "confirm_reboot");
     at_once(&scratch, 3, ["yes", "no"]);
-    // Two rollback answers at once.
+    // Two answers that request a rollback are sent at the same time.
     let id = await_status(&tool, "asked", |it| {
         it["question"]["kind"] == "after_iteration"
     })["question"]["id"]
@@ -154,13 +161,21 @@ fn a_loop_with_misbehaving_question_hooks_ends_correctly() {
         let events = records.iter().map(|it| &it["event"]);
         events.filter(|it| it["what"] == what).count()
     };
-    assert_eq!(what("asked"), what("answered"), "each has one answer");
+    assert_eq!(
+        what("asked"),
+        what("answered"),
+        "each question has one answer"
+    );
     assert_eq!(what("rolled_back"), 1);
     let count = |kind: &str| {
         let events = records.iter().map(|it| &it["event"]);
         events.filter(|it| it["type"] == kind).count()
     };
-    assert_eq!(count("custom_set"), 0, "half of it is nothing");
+    assert_eq!(
+        count("custom_set"),
+        0,
+        "an incomplete answer is not recorded"
+    );
     let verified = tool.run(["state", "verify"]);
     assert_eq!(verified.code(), Some(0), "{}", verified.snapshot());
     await_until("each receiver was tried", SOON, || {

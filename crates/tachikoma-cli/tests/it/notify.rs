@@ -1,4 +1,4 @@
-//! Notifications: what arrives, what is retried, and that the loop never waits for a delivery.
+//! Notifications: what is delivered, what is retried, and that the loop never waits for a delivery.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ pub(crate) fn configure(scratch: &Scratch, tables: &[&str]) {
     scratch.write("tachikoma.toml", tables.collect::<String>());
 }
 
-/// Returns the messages that were not delivered: target, error and attempts.
+/// Returns the target, the error and the number of attempts of each message that was not delivered.
 pub(crate) fn failures(scratch: &Scratch) -> Vec<(String, String, u64)> {
     let incidents = events(scratch, "incident");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -160,7 +160,7 @@ fn a_hanging_service_does_not_delay_the_loop_or_its_end() {
             .values()
             .any(|bytes| String::from_utf8_lossy(bytes).contains("\"type\":\"completed\""))
     });
-    // The loop waits for its messages after the end, but not after another signal.
+    // After its end, the loop waits for its messages, unless another signal arrives.
     let began = Instant::now();
     live.signal(rustix::process::Signal::INT);
     let ran = live.wait(SOON);
@@ -233,7 +233,7 @@ fn each_service_gets_its_own_format() {
     let at = |path: &str| {
         came.iter()
             .find(|it| it.path.ends_with(path))
-            .expect("it came")
+            .expect("the request arrived")
     };
     let body = |path: &str| -> Value { serde_json::from_str(&at(path).body).expect("JSON") };
     let text = |value: &Value| {
@@ -247,7 +247,7 @@ fn each_service_gets_its_own_format() {
     assert_eq!(body("/sendMessage")["chat_id"], "7");
     assert_eq!(at("/ntfy").header("Authorization"), Some("Bearer hunter3"));
     assert_eq!(at("/ntfy").header("Priority"), Some("high"));
-    // A program can tell a test message from a message about the end.
+    // A program that gets the message can distinguish a test message from one about the end of the loop.
     configure(
         &scratch,
         &["to = 'command'\ncommand = 'cat >told; echo $TACHIKOMA_TEST >test'"],
@@ -277,7 +277,7 @@ fn notify_test_names_failures_without_addresses() {
         "webhook (notify 1): the service answered with status 404\nwebhook (notify 2): the address is not valid\n"
     );
     assert!(!ran.snapshot().contains("hunter"));
-    // Problems of another target do not matter.
+    // Invalid settings of other targets do not matter.
     configure(
         &scratch,
         &[
@@ -289,7 +289,7 @@ fn notify_test_names_failures_without_addresses() {
     let one = tool.run(["notify", "test", "1"]);
     assert_eq!(one.code(), Some(0), "{}", one.snapshot());
     assert_eq!(scratch.read("told"), "hidden\n");
-    // A test message is tried once.
+    // A test message is sent without retries.
     let broken = Service::new(&[Answer::Status(503), Answer::Status(200)]);
     let table = format!("to = 'webhook'\nurl = '{}'", broken.url());
     configure(&scratch, &[&table]);

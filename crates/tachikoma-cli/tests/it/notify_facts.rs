@@ -21,7 +21,7 @@ const POINTS: [&str; 10] = [
     "no_progress",
 ];
 
-/// An agent that fails in the first iteration, succeeds in the second, after which a reboot follows, and completes the work in the third.
+/// An agent that fails in the first iteration, succeeds in the second and completes the work in the third. A reboot follows the second.
 const AGENT: &str = "case $TACHIKOMA_ITERATION in 1) exit 3;; 2) ;; *) echo done >work; echo '<promise>COMPLETE</promise>';; esac\n";
 
 fn told(scratch: &Scratch, by: &str) -> Vec<(String, Value)> {
@@ -59,7 +59,7 @@ fn configured(scratch: &Scratch) -> Tool<'_> {
         format!("{}{}{reboot}", hooks.concat(), messages.concat()),
     );
     for dir in ["hooks", "messages"] {
-        // Outside of the work tree, because a new file would count as progress.
+        // The directory is outside of the work tree, because a new file would count as progress.
         fs::create_dir(scratch.home().join(dir)).unwrap();
     }
     scratch.write("prompt.md", "work\n");

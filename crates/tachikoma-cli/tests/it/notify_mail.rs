@@ -1,4 +1,4 @@
-//! Notifications by mail and over TLS: what is sent, and when a password is not.
+//! Notifications by mail and over TLS: what is sent, and in which cases the password is not sent.
 
 use tachikoma_testkit::Scratch;
 
@@ -15,10 +15,10 @@ fn table(scheme: &str, mailbox: &Mailbox, more: &str) -> String {
 
 const LOGIN: &str = "user = 'me'\nsecret_env = 'PASSWORD'";
 
-/// `\0me\0hunter3` in base64, as PLAIN sends it.
+/// Login line of AUTH PLAIN: `\0me\0hunter3` in base64.
 const PLAIN_LOGIN: &str = "AUTH PLAIN AG1lAGh1bnRlcjM=";
 
-/// Sends a test mail. Returns the output of `notify test`.
+/// Sends a test mail. Returns the output of `notify test` and the lines that the mail server received.
 fn send(scratch: &Scratch, rules: MailRules, scheme: &str) -> (String, Vec<String>) {
     let mailbox = Mailbox::new(rules);
     configure(scratch, &[&table(scheme, &mailbox, LOGIN)]);
@@ -35,10 +35,10 @@ fn send(scratch: &Scratch, rules: MailRules, scheme: &str) -> (String, Vec<Strin
 }
 
 #[test]
-fn mail_without_a_password_goes_to_this_machine_without_tls() {
+fn mail_without_a_password_is_sent_to_a_local_server_without_tls() {
     let scratch = Scratch::new();
     let mailbox = Mailbox::new(MailRules {
-        // The certificate is not trusted, as on most local mail servers.
+        // The certificate of this server is not trusted, as on most local mail servers.
         starttls: Some(220),
         ..MailRules::default()
     });
@@ -46,7 +46,7 @@ fn mail_without_a_password_goes_to_this_machine_without_tls() {
     let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(failures(&scratch), []);
-    // A long line is wrapped as quoted-printable.
+    // Long lines of the mail are wrapped as quoted-printable.
     let mail = mailbox.lines().join("\n").replace("=\n", "");
     for part in [
         "MAIL FROM:<loop@example.org>",
@@ -62,7 +62,7 @@ fn mail_without_a_password_goes_to_this_machine_without_tls() {
 }
 
 #[test]
-fn a_password_goes_over_starttls_when_the_server_offers_it() {
+fn a_password_is_sent_over_starttls_if_the_server_offers_it() {
     let rules = MailRules {
         starttls: Some(220),
         login: Some(235),
@@ -101,7 +101,7 @@ fn a_password_is_sent_without_tls_to_this_machine_only_if_there_is_no_starttls()
 }
 
 #[test]
-fn smtps_has_tls_from_the_first_byte() {
+fn smtps_uses_tls_from_the_first_byte() {
     let rules = MailRules {
         implicit_tls: true,
         login: Some(235),

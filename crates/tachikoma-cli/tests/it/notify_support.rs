@@ -10,8 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tachikoma_testkit::Scratch;
 
-/// Writes the certificate of the CA that signed the certificate of the servers here (`tests/data/tls`, valid for 100 years). Returns the
-/// value for `SSL_CERT_FILE`.
+/// Writes the certificate of the CA that signed the test servers' certificate (`tests/data/tls`, valid for 100 years). Returns its
+/// path for `SSL_CERT_FILE`.
 pub fn trusted_ca(scratch: &Scratch) -> String {
     let path = scratch.write("ca.pem", include_bytes!("../data/tls/ca.pem"));
     path.display().to_string()
@@ -38,19 +38,19 @@ fn with_tls(stream: TcpStream) -> Box<dyn Stream> {
     Box::new(StreamOwned::new(connection, stream))
 }
 
-/// How a service answers.
+/// What a test service does with a request.
 #[derive(Clone, Copy)]
 pub enum Answer {
     Status(u16),
     /// Reads the request and never answers.
     Hang,
-    /// Closes the connection.
+    /// Closes the connection without an answer.
     Cut,
-    /// Redirects to another address.
+    /// Redirects to the given port of this machine.
     Redirect(u16),
 }
 
-/// A received request.
+/// A request that the service received.
 #[derive(Clone, Debug, Default)]
 pub struct Came {
     pub path: String,
@@ -79,7 +79,7 @@ impl Service {
         Self::start("http", answers, |stream| Box::new(stream))
     }
 
-    /// A service with TLS. It has the certificate that [`trusted_ca`] signed.
+    /// Starts a service with TLS. The CA of [`trusted_ca`] signed its certificate.
     pub fn with_tls(answers: &[Answer]) -> Self {
         Self::start("https", answers, with_tls)
     }
@@ -100,7 +100,7 @@ impl Service {
                 let mut stream = BufReader::new(accept(stream));
                 let request = read(&mut stream);
                 if request.path.is_empty() {
-                    // A client that does not accept the certificate has sent nothing.
+                    // A client that rejects the certificate sends no request.
                     continue;
                 }
                 seen.lock().expect("no panic").push(request);
@@ -162,16 +162,16 @@ fn read(reader: &mut BufReader<Box<dyn Stream>>) -> Came {
     came
 }
 
-/// How a mail server behaves.
+/// Behavior of a mail server in a test.
 #[derive(Clone, Copy, Default)]
 pub struct MailRules {
-    /// The connection has TLS from the first byte.
+    /// Whether the connection uses TLS from the first byte.
     pub implicit_tls: bool,
-    /// STARTTLS is offered, and answered with this.
+    /// Status code of the answer to STARTTLS; `None` if the server does not offer it.
     pub starttls: Option<u16>,
-    /// A login is offered, and answered with this.
+    /// Status code of the answer to a login; `None` if the server does not offer one.
     pub login: Option<u16>,
-    /// Every answer is one line without an end.
+    /// Whether every answer is an endless line.
     pub endless: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `tachikoma opencode`: the supervisor as a program, with a fake server that is a real process.
+//! `tachikoma opencode`: the supervisor process with a fake OpenCode server, which is a process, too.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tachikoma_testkit::{Live, Scratch, Tool, await_until, mask, processes_with, 
 
 use crate::live_support::{BIN, SOON};
 
-/// A directory with a configured server.
+/// A directory in which a fake OpenCode server is configured.
 pub(crate) struct Bed {
     pub(crate) scratch: Scratch,
 }
 
 impl Bed {
-    /// `script` is the script of the fake server, `settings` are lines of `[opencode]`.
+    /// Creates the directory. `script` is the behavior of the fake server, `settings` are lines of `[opencode]`.
     pub(crate) fn new(script: &Value, settings: &str) -> Self {
         let scratch = Scratch::new();
         scratch.write("script.json", script.to_string());
@@ -77,7 +77,7 @@ impl Bed {
     }
 }
 
-/// Kills the server that a status names. The test started it.
+/// Kills the server process that a status names, which the test started.
 pub(crate) fn kill_server(status: &Value) {
     let pid = status["pid"].as_i64().unwrap();
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
@@ -183,7 +183,10 @@ fn a_detached_supervisor_is_found_from_a_subdirectory() {
         ran.stdout
     );
     let status = bed.status();
-    assert_eq!(status["state"], "ready", "said only when it is");
+    assert_eq!(
+        status["state"], "ready",
+        "the message is printed only after the detached supervisor is ready"
+    );
     let second = bed.tool().run(["opencode", "up"]);
     assert_eq!(second.code(), Some(1));
     assert!(
@@ -230,9 +233,9 @@ fn logs_are_followed_over_restarts() {
     live.wait(SOON);
 }
 
-/// A give-up is shown by status and cleared by a command.
+/// After too many crashes the supervisor gives up. `status` shows it, and `restart` starts the server again.
 #[test]
-fn a_give_up_is_shown_and_cleared() {
+fn a_supervisor_that_gave_up_is_shown_by_status_and_reset_by_restart() {
     let crash = json!({"exit": 3});
     let script = json!({"starts": [crash, crash, {}]});
     let bed = Bed::new(&script, "restart_delay_ms = 0\nmax_restart_attempts = 1");
@@ -258,7 +261,7 @@ fn a_give_up_is_shown_and_cleared() {
     assert_eq!(bed.tool().run(["opencode", "stop"]).code(), Some(0));
 }
 
-/// No process of a server survives its supervisor, also after `kill -9`, and the next supervisor has its counters.
+/// No process of a server survives its supervisor, even after `kill -9`, and the next supervisor continues its counters.
 #[test]
 fn a_killed_supervisor_leaves_no_process_and_the_next_one_has_its_state() {
     let marker = unique();
@@ -288,9 +291,9 @@ fn a_killed_supervisor_leaves_no_process_and_the_next_one_has_its_state() {
     assert!(processes_with(&marker).is_empty());
 }
 
-/// A give-up survives a killed supervisor, and the next one reports it.
+/// After a killed supervisor gave up on the server, the next one reports it.
 #[test]
-fn a_give_up_is_not_forgotten_by_a_crash_of_the_supervisor() {
+fn a_crashed_supervisor_that_gave_up_is_reported_by_the_next_one() {
     let script = json!({"always": {"exit": 3}});
     let bed = Bed::new(&script, "restart_delay_ms = 0\nmax_restart_attempts = 1");
     let mut live = bed.up();
@@ -303,7 +306,7 @@ fn a_give_up_is_not_forgotten_by_a_crash_of_the_supervisor() {
     bed.await_status("it stays so", |status| {
         status["supervisor"]["pid"] == live.pid() && status["state"] == "gave_up"
     });
-    assert_eq!(bed.starts(), 2, "nothing more was tried");
+    assert_eq!(bed.starts(), 2, "no further start was tried");
     live.signal(Signal::KILL);
     live.wait(SOON);
     // An explicit `up` starts the server again.
@@ -418,8 +421,14 @@ fn systemd_gets_ready_status_watchdog_and_stopping() {
     let server = bed.await_ready(1)["pid"].to_string();
     let environ = std::fs::read(format!("/proc/{server}/environ")).unwrap();
     let environ = String::from_utf8_lossy(&environ).into_owned();
-    assert!(!environ.contains("NOTIFY_SOCKET"), "not for the server");
-    assert!(environ.contains("=gc.autoDetach\0"), "git's setting is");
+    assert!(
+        !environ.contains("NOTIFY_SOCKET"),
+        "the server does not get this variable"
+    );
+    assert!(
+        environ.contains("=gc.autoDetach\0"),
+        "the server gets the setting of git"
+    );
     live.signal(Signal::TERM);
     hear("STOPPING=1");
     assert_eq!(live.wait(SOON).code(), Some(143));
@@ -428,7 +437,7 @@ fn systemd_gets_ready_status_watchdog_and_stopping() {
 }
 
 #[test]
-fn units_are_printed_for_both_systems() {
+fn units_are_printed_for_systemd_and_launchd() {
     let bed = Bed::new(&json!({}), "");
     let other = Bed::new(&json!({}), "");
     for (kind, before, after) in [

@@ -11,10 +11,10 @@ use tachikoma_testkit::{Ran, await_until, processes_with, unique};
 use crate::live_support::SOON;
 use crate::opencode::Bed;
 
-/// Time limit: a loop includes the start of its servers.
+/// Time limit of a loop, including the start of its servers.
 pub(crate) const LOOP: Duration = Duration::from_secs(60);
 
-/// A tool that waits until a file exists or the test is over.
+/// Shell command of a tool call that waits until the file `go` exists or the test is over.
 pub(crate) const HELD: &str =
     "echo x >> started; while [ -e started ] && ! [ -e go ]; do sleep 0.02; done";
 
@@ -28,7 +28,7 @@ pub(crate) const RUN: [&str; 7] = [
     "do the next thing",
 ];
 
-/// A loop with its servers.
+/// Access to the records of a loop and to the state of its servers.
 pub(crate) trait Books {
     fn start(&self, iterations: &str) -> tachikoma_testkit::Live;
     fn events(&self) -> Vec<Value>;
@@ -67,7 +67,7 @@ impl Books for Bed {
         fs::read_to_string(self.scratch.home().join("fake").join(name)).unwrap_or_default()
     }
 
-    /// Returns the prompts that were answered.
+    /// Returns the ids of the prompts with a given record (`what`) in the log of the fake server.
     fn turns(&self, what: &str) -> Vec<String> {
         let text = self.state_file("turns.jsonl");
         let turns = text
@@ -92,10 +92,10 @@ impl Books for Bed {
             .as_i64()
             .and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.and_then(Pid::from_raw).expect("a server");
-        kill_process(pid, Signal::KILL).expect("it is ours");
+        kill_process(pid, Signal::KILL).expect("the test started this process");
     }
 
-    /// Returns the prompts of the loop in all conversations.
+    /// Returns the number of prompts of the loop in all conversations.
     fn prompts(&self) -> usize {
         let kept: Value =
             serde_json::from_str(&self.state_file("conversations.json")).expect("JSON");
@@ -144,18 +144,26 @@ fn iterations_share_one_conversation_in_the_loops_own_server() {
     let readings = bed.of_type("context_measured");
     assert_eq!(
         readings[0]["context"]["window"], 100_000,
-        "the server's own number"
+        "the process id of the server"
     );
     assert_eq!(readings[0]["context"]["tokens"], 21_000);
-    assert_eq!(bed.server()["state"], "stopped", "it ends with the loop");
+    assert_eq!(
+        bed.server()["state"],
+        "stopped",
+        "the server ends with the loop"
+    );
     assert_eq!(processes_with(&mark), Vec::<u32>::new());
     let warned = bed.of_type("warned");
     let warned: Vec<_> = warned.iter().map(Value::to_string).collect();
     let of_version = warned.iter().filter(|text| text.contains("0.0.0-fake"));
-    assert_eq!(of_version.count(), 1, "another version: {warned:?}");
+    assert_eq!(
+        of_version.count(),
+        1,
+        "the warning about an untested version: {warned:?}"
+    );
 }
 
-/// Agents may run `rm -rf` and `git clean`.
+/// Agents may run `rm -rf` and `git clean`, which delete the state files.
 #[test]
 fn a_tool_that_deletes_all_state_ends_neither_loop_nor_server() {
     let turn = json!({"command": "rm -rf .ralph"});
@@ -188,12 +196,16 @@ fn a_turn_interrupted_by_a_dying_server_continues_with_one_prompt() {
     assert_eq!(
         bed.of_type("session_named").len(),
         1,
-        "the same conversation"
+        "the same conversation continues"
     );
-    assert_eq!(bed.of_type("wait_started").len(), 0, "no backoff");
+    assert_eq!(
+        bed.of_type("wait_started").len(),
+        0,
+        "the loop does not wait"
+    );
     assert_eq!((bed.prompts(), bed.turns("ended").len()), (2, 2));
     let prompted = bed.turns("prompted");
-    assert_eq!(prompted[0], prompted[1], "under the id that it had");
+    assert_eq!(prompted[0], prompted[1], "the prompt has its original id");
 }
 
 #[test]
@@ -210,7 +222,7 @@ fn a_server_that_forgot_the_conversation_gets_a_fresh_one_with_the_hand_off() {
     assert_eq!(
         bed.of_type("attempt_cut").len(),
         2,
-        "lost, and then unknown"
+        "the turn was lost, and then the conversation was unknown"
     );
     assert_eq!(bed.of_type("session_named").len(), 2);
     assert_eq!(bed.of_type("session_started").len(), 2);
@@ -231,7 +243,7 @@ fn an_unconfirmed_prompt_is_checked_and_not_sent_twice() {
 }
 
 #[test]
-fn a_prompt_that_did_not_arrive_is_given_again() {
+fn a_prompt_that_did_not_arrive_is_sent_again() {
     let bed = Bed::new(&json!({"always": {"loses_prompts": 2}}), "");
     let ran = bed.start("1").wait(LOOP);
     expect(&ran, 3);
@@ -256,11 +268,14 @@ fn garbage_in_the_event_stream_is_skipped() {
     expect(&ran, 3);
     assert_eq!(outcomes(&bed), ["succeeded"; 2]);
     let said = ran.snapshot();
-    assert!(said.contains("| <html>{\"type\":"), "it is shown: {said}");
+    assert!(
+        said.contains("| <html>{\"type\":"),
+        "the garbage is shown: {said}"
+    );
 }
 
 #[test]
-fn a_server_that_the_supervisor_gave_up_ends_the_loop_with_a_hint() {
+fn the_loop_ends_with_a_hint_if_the_supervisor_gives_up() {
     let settings = "restart_delay_ms = 1\nmax_restart_attempts = 2";
     let bed = Bed::new(&json!({"always": {"exit": 1}}), settings);
     let ran = bed.start("2").wait(LOOP);
@@ -271,7 +286,11 @@ fn a_server_that_the_supervisor_gave_up_ends_the_loop_with_a_hint() {
         said.contains("start it again, and `tachikoma run` continues"),
         "{said}"
     );
-    assert_eq!(bed.of_type("iteration_failed").len(), 1, "and no other");
+    assert_eq!(
+        bed.of_type("iteration_failed").len(),
+        1,
+        "no other hint is printed"
+    );
 }
 
 #[test]
@@ -333,7 +352,7 @@ fn a_running_shared_server_is_used_and_outlives_the_loop() {
     expect(&up.wait(LOOP), 0);
 }
 
-/// Runs a loop attached to a server that requires a password, with a wrong one or none.
+/// Runs a loop attached to a server with the password `wanted`. The loop uses `password`.
 fn attached(script: &Value, password: Option<&str>, wanted: Option<&str>) -> (Bed, Ran) {
     let bed = Bed::new(script, "");
     let (server, url) = fake(&bed, wanted);
@@ -347,7 +366,7 @@ fn attached(script: &Value, password: Option<&str>, wanted: Option<&str>) -> (Be
     (bed, ran)
 }
 
-/// A fake server that the test runs itself.
+/// A fake server that the test starts without a supervisor.
 pub(crate) struct Fake(std::process::Child);
 
 impl Drop for Fake {
@@ -391,7 +410,7 @@ pub(crate) fn fake(bed: &Bed, password: Option<&str>) -> (Fake, String) {
 }
 
 #[test]
-fn an_attached_server_is_used_with_its_password_and_left_alone() {
+fn an_attached_server_is_used_with_its_password_and_not_stopped() {
     let (bed, ran) = attached(&json!({}), Some("hunter2"), Some("hunter2"));
     expect(&ran, 3);
     assert_eq!(outcomes(&bed), ["succeeded"]);
@@ -442,7 +461,7 @@ fn an_address_without_an_opencode_server_is_reported_at_once() {
 #[test]
 fn an_unreachable_address_is_reported_at_once_and_can_be_replaced() {
     let bed = Bed::new(&json!({}), "");
-    // The port of a server that has ended.
+    // This is the address of a server that has ended.
     let (server, url) = fake(&bed, None);
     drop(server);
     let mut run = bed
@@ -460,7 +479,7 @@ fn an_unreachable_address_is_reported_at_once_and_can_be_replaced() {
 }
 
 #[test]
-fn addresses_that_cannot_be_used_are_refused_before_anything_begins() {
+fn invalid_server_addresses_are_refused_before_the_loop_starts() {
     for (url, words) in [
         (
             "http://192.0.2.1:4096",

@@ -1,4 +1,4 @@
-//! The bridge as a process, with a fake server: a resumed conversation reports only its own turn.
+//! The bridge as a process, with a fake server. A resumed conversation reports only its own turn.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,7 +14,7 @@ use crate::live_support::{BIN, SOON};
 use crate::opencode::{Bed, kill_server};
 use crate::opencode_agent::{Books as _, Fake, HELD, fake};
 
-/// Time limit for late events of a turn.
+/// How long the test waits for late events of a turn.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A bridge process started by the test.
@@ -53,7 +53,7 @@ impl Bridge {
             .expect("it starts");
         let output = child.stdout.take().expect("a pipe");
         let (sender, lines) = channel();
-        // The thread ends with the bridge.
+        // The thread ends when the bridge closes its output.
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or_default();
@@ -71,15 +71,15 @@ impl Bridge {
     }
 
     fn order(&mut self, order: &Value) {
-        let input = self.input.as_mut().expect("it is open");
-        writeln!(input, "{order}").expect("it reads");
+        let input = self.input.as_mut().expect("stdin of the bridge is open");
+        writeln!(input, "{order}").expect("the bridge reads its stdin");
     }
 
     fn prompt(&mut self, iteration: u32) {
         self.order(&json!({"order": "prompt", "text": "do it", "iteration": iteration}));
     }
 
-    /// Returns the output up to and including a line of the given type.
+    /// Returns the output lines up to and including one of the given type.
     #[track_caller]
     fn until(&self, kind: &str) -> Vec<Value> {
         let mut said = Vec::new();
@@ -98,7 +98,7 @@ impl Bridge {
     #[track_caller]
     fn session(&self) -> String {
         let said = self.until("tachikoma.session");
-        let session = said.last().expect("it was said");
+        let session = said.last().expect("the bridge printed the line");
         session["properties"]["id"]
             .as_str()
             .expect("an id")
@@ -116,7 +116,7 @@ impl Bridge {
                 Err(RecvTimeoutError::Timeout) => panic!("it does not end: {said:?}"),
             }
         }
-        let status = self.child.wait().expect("it is ours");
+        let status = self.child.wait().expect("the test started this process");
         (said, status.code())
     }
 }
@@ -201,7 +201,7 @@ fn a_resumed_live_turn_is_read_to_its_end_with_one_prompt() {
     first.prompt(1);
     let session = first.session();
     held(&bed, 1);
-    first.child.kill().expect("it is ours");
+    first.child.kill().expect("the test started this process");
     drop(first);
     let mut second = Bridge::start(&bed, &url, &["--resume", &session]);
     second.prompt(1);
@@ -259,7 +259,7 @@ fn a_bridge_that_ends_aborts_its_turn() {
     let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
     let mut bridge = Bridge::start(&bed, &url, &[]);
     let session = bridge.session();
-    // A turn that the bridge did not start.
+    // Another client started this turn.
     let body = json!({"parts": [{"type": "text", "text": "x"}]});
     post(&url, &format!("/session/{session}/prompt_async"), &body);
     held(&bed, 1);
@@ -288,13 +288,13 @@ fn a_sub_agent_with_a_missed_start_event_gets_its_answer() {
     assert_eq!(bed.turns("ended").len(), 1);
 }
 
-/// A server with a clock that jumps forward at its second prompt, and that skips prompts with an id before the last answer.
+/// Script of a server with a clock that jumps forward at its second prompt, and that skips prompts with an id before the last answer.
 fn stepped() -> Value {
     json!({"clock_step": [1, 3_600_000], "skips_older_prompts": true})
 }
 
 #[test]
-fn prompts_after_a_clock_step_are_answered_and_not_credited_with_an_earlier_answer() {
+fn prompts_after_a_clock_jump_are_answered_and_not_matched_with_an_earlier_answer() {
     let (bed, _server, url) = bed(&json!({"always": stepped()}));
     let mut bridge = Bridge::start(&bed, &url, &[]);
     for number in 1..=4 {
@@ -307,7 +307,7 @@ fn prompts_after_a_clock_step_are_answered_and_not_credited_with_an_earlier_answ
 
 /// The server accepted the prompt and died before it answered. The prompt's id is older than the answer before it.
 #[test]
-fn a_prompt_without_an_answer_is_not_credited_with_the_answer_before_it() {
+fn a_prompt_without_an_answer_is_not_matched_with_the_answer_before_it() {
     let (bed, _server, url) = bed(&json!({}));
     let mut first = Bridge::start(&bed, &url, &[]);
     let session = first.session();
@@ -328,7 +328,7 @@ fn a_prompt_without_an_answer_is_not_credited_with_the_answer_before_it() {
     assert_eq!(bed.turns("ended").len(), 2);
 }
 
-/// The supervised server has died, another process has its port, and the supervisor has not noticed yet.
+/// The supervised server has died, and another process listens at its port. The supervisor has not noticed it yet.
 #[test]
 fn a_password_is_not_sent_to_another_process_at_the_address_of_a_supervised_server() {
     let bed = Bed::new(&json!({}), "");
@@ -348,26 +348,29 @@ fn a_password_is_not_sent_to_another_process_at_the_address_of_a_supervised_serv
     bed.scratch
         .write(format!("{dir}/login.json"), login.to_string());
     let lock = bed.scratch.write(format!("{dir}/lock"), "");
-    let lock = fs::File::open(lock).expect("it is there");
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("free");
+    let lock = fs::File::open(lock).expect("the server file exists");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("the port is free");
     let dir = bed.scratch.path().join(dir);
     let bridge = Bridge::at(&bed, &["--supervised", dir.to_str().expect("text")], &[]);
     let said = bridge.until("tachikoma.waiting");
-    let why = said.last().expect("it was said")["properties"]["why"].to_string();
+    let why = said.last().expect("the bridge printed the error")["properties"]["why"].to_string();
     assert!(
         why.contains("another process of yours has the port, so no password is sent"),
         "{why}"
     );
     thief.set_nonblocking(true).expect("a socket");
-    assert!(thief.accept().is_err(), "nothing was sent there");
+    assert!(
+        thief.accept().is_err(),
+        "nothing was sent to the other process"
+    );
     drop(bridge);
     drop(server.stdin.take());
-    server.wait().expect("it is ours");
+    server.wait().expect("the test started this process");
 }
 
-/// A hand-off is not an iteration, so the bridge has to repeat the request.
+/// A hand-off request is not part of an iteration, so the loop does not repeat it, and the bridge has to.
 #[test]
-fn a_hand_off_that_loses_its_server_is_asked_for_again_in_the_same_conversation() {
+fn a_hand_off_request_is_repeated_in_the_same_conversation_after_the_server_dies() {
     let bed = Bed::new(&json!({"turn": {"command": HELD}}), "restart_delay_ms = 0");
     let up = bed.up();
     let first = bed.await_ready(1);

@@ -11,7 +11,7 @@ use crate::opencode::Bed;
 use crate::opencode_agent::{Books as _, HELD, LOOP, RUN, expect, outcomes};
 
 #[test]
-fn a_turn_cut_off_after_a_compaction_continues_with_one_prompt() {
+fn a_turn_interrupted_after_a_compaction_continues_with_one_prompt() {
     let command = "echo x >> started; [ $(wc -l < started) -lt 2 ] || until [ -e go ] || ! [ -e started ]; do sleep 0.02; done";
     let turn = json!({"tools": 2, "compacts": true, "command": command});
     let bed = Bed::new(&json!({"turn": turn}), "restart_delay_ms = 0");
@@ -27,7 +27,7 @@ fn a_turn_cut_off_after_a_compaction_continues_with_one_prompt() {
     assert_eq!(bed.of_type("attempt_cut").len(), 1);
     let prompted = bed.turns("prompted");
     assert_eq!((prompted.len(), bed.prompts()), (2, 1));
-    assert_eq!(prompted[0], prompted[1], "under the id that it had");
+    assert_eq!(prompted[0], prompted[1], "the prompt has its original id");
 }
 
 /// After a restart of the server the interrupted iteration continues.
@@ -43,7 +43,11 @@ fn a_requested_restart_during_a_turn_is_not_a_failure() {
     expect(&live.wait(LOOP), 3);
     assert_eq!(outcomes(&bed), ["succeeded"; 2]);
     assert_eq!(bed.of_type("attempt_cut").len(), 1);
-    assert_eq!(bed.of_type("wait_started").len(), 0, "no backoff");
+    assert_eq!(
+        bed.of_type("wait_started").len(),
+        0,
+        "the loop does not wait"
+    );
     assert_eq!(bed.prompts(), 2);
     expect(&bed.tool().run(["opencode", "stop"]), 0);
     expect(&up.wait(LOOP), 0);
@@ -51,21 +55,25 @@ fn a_requested_restart_during_a_turn_is_not_a_failure() {
 
 /// A server that hangs during a turn is replaced, and the turn continues in the next one.
 #[test]
-fn a_server_that_hangs_in_mid_turn_is_replaced_and_the_turn_goes_on() {
+fn a_server_that_hangs_during_a_turn_is_replaced_and_the_turn_continues() {
     let settings = "restart_delay_ms = 0\nhealth_interval = '50ms'\nhealth_failures = 2";
     let bed = Bed::new(&json!({"turn": {"command": HELD}}), settings);
     let live = bed.start("2");
     bed.await_file("started");
     let pid = bed.server()["pid"].as_i64().expect("a server");
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process")).expect("a process");
-    kill_process(pid, Signal::STOP).expect("it is ours");
+    kill_process(pid, Signal::STOP).expect("the test started this process");
     bed.scratch.write("go", "");
     expect(&live.wait(LOOP), 3);
     assert_eq!(outcomes(&bed), ["succeeded"; 2]);
     assert_eq!((bed.starts(), bed.of_type("attempt_cut").len()), (2, 1));
-    assert_eq!(bed.of_type("wait_started").len(), 0, "no backoff");
+    assert_eq!(
+        bed.of_type("wait_started").len(),
+        0,
+        "the loop does not wait"
+    );
     let prompted = bed.turns("prompted");
-    assert_eq!(prompted[0], prompted[1], "under the id that it had");
+    assert_eq!(prompted[0], prompted[1], "the prompt has its original id");
     assert_eq!(bed.prompts(), 2);
 }
 
@@ -92,7 +100,7 @@ fn a_password_in_an_address_is_shown_nowhere() {
 
 /// Tools know the pid of their server, and a stray `kill` must not end the loop.
 #[test]
-fn a_loops_own_server_that_a_tool_terminates_is_restarted_and_the_turn_goes_on() {
+fn a_loops_own_server_that_a_tool_terminates_is_restarted_and_the_turn_continues() {
     let command = "[ -e killed ] || { touch killed; kill $PPID; sleep 60; }";
     let bed = Bed::new(
         &json!({"turn": {"command": command}}),
@@ -103,7 +111,7 @@ fn a_loops_own_server_that_a_tool_terminates_is_restarted_and_the_turn_goes_on()
     assert_eq!((bed.starts(), bed.of_type("attempt_cut").len()), (2, 1));
 }
 
-/// Every tool can read the password of its server, so it must not be valid for another one.
+/// Every tool can read the password of its server, so that password must not be valid for another server.
 #[test]
 fn a_loops_own_server_does_not_get_the_users_password() {
     let command = "printf %s \"$OPENCODE_SERVER_PASSWORD\" > seen";
@@ -116,7 +124,7 @@ fn a_loops_own_server_does_not_get_the_users_password() {
 }
 
 #[test]
-fn cost_and_tokens_of_a_cut_attempt_are_in_the_totals() {
+fn cost_and_tokens_of_an_interrupted_attempt_are_in_the_totals() {
     let command = "echo x >> started; [ $(wc -l < started) -lt 2 ] || until [ -e go ] || ! [ -e started ]; do sleep 0.02; done";
     for budget in [
         "",
@@ -136,7 +144,7 @@ fn cost_and_tokens_of_a_cut_attempt_are_in_the_totals() {
         bed.scratch.write("go", "");
         expect(&live.wait(LOOP), 3);
         assert_eq!(bed.of_type("attempt_cut").len(), 1);
-        // One step ended before the server died, three came after it: two tools and the answer.
+        // One step ended before the server died. Three steps came after it: two tool calls and the answer.
         let stats = bed.tool().run(["status", "--json"]).json()["stats"].clone();
         assert_eq!(
             (&stats["cost_microusd"], &stats["tokens"]),

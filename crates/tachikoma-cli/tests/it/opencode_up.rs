@@ -1,4 +1,4 @@
-//! `tachikoma opencode up`: access to the server, and the state of an earlier supervisor.
+//! `tachikoma opencode up`: access to the server, and the state that an earlier supervisor left.
 
 use std::io::{Read as _, Write as _};
 
@@ -10,7 +10,7 @@ use crate::live_support::SOON;
 use crate::opencode::{Bed, kill_server};
 
 #[test]
-fn a_damaged_journal_is_announced_and_generations_go_on() {
+fn a_damaged_server_journal_is_reported_and_numbers_of_servers_continue() {
     let bed = Bed::new(&json!({}), "restart_delay_ms = 10");
     let mut live = bed.up();
     kill_server(&bed.await_ready(1));
@@ -39,7 +39,7 @@ fn a_damaged_journal_is_announced_and_generations_go_on() {
     live.wait(SOON);
 }
 
-/// A second `up` that waited would take over when the first one is stopped.
+/// If the second `up` waited, it would take over when the first one is stopped.
 #[test]
 fn a_second_up_is_refused_while_the_first_one_lives() {
     let bed = Bed::new(&json!({}), "");
@@ -64,9 +64,9 @@ fn get_health(url: &str) -> String {
     answer.lines().next().unwrap_or_default().to_owned()
 }
 
-/// The example of the README, without a configuration.
+/// The README shows this command without a configuration file.
 #[test]
-fn up_needs_no_configuration_and_the_server_asks_for_a_password() {
+fn up_needs_no_configuration_and_the_server_requires_a_password() {
     let bed = Bed::new(&json!({}), "");
     let text = bed.scratch.read("tachikoma.toml");
     let text = text.replace("enabled = true\n", "");
@@ -94,7 +94,7 @@ fn up_needs_no_configuration_and_the_server_asks_for_a_password() {
 }
 
 #[test]
-fn a_reload_that_switches_the_server_off_is_refused() {
+fn a_reload_that_disables_the_server_is_refused() {
     let bed = Bed::new(&json!({}), "");
     let live = bed.up();
     bed.await_ready(1);

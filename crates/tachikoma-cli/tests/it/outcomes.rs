@@ -1,4 +1,4 @@
-//! Exit code and last output of `run` for each outcome.
+//! Exit code and final output of `run` for each outcome.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 #[test]
-fn exit_code_0_when_done() {
+fn exit_code_is_0_when_the_work_is_complete() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
     assert_snapshot!(shown(&ran), @"
@@ -33,7 +33,7 @@ fn exit_code_0_when_done() {
 }
 
 #[test]
-fn a_claim_inside_a_sentence_does_not_count() {
+fn a_promise_inside_a_sentence_is_not_a_claim() {
     let scratch = Scratch::new();
     let script = "echo 'I do not say <promise>COMPLETE</promise> yet'";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], script));
@@ -71,7 +71,7 @@ fn complaint_23_a_quoted_completion_promise_is_not_a_claim() {
 }
 
 #[test]
-fn a_claim_of_a_failed_iteration_does_not_count() {
+fn a_claim_in_a_failed_iteration_is_ignored() {
     let scratch = Scratch::new();
     let script = format!("{CLAIMS}; exit 1");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
@@ -107,7 +107,7 @@ fn a_claim_that_its_gate_confirms_ends_the_loop() {
 }
 
 #[test]
-fn too_many_failures_show_the_last_one() {
+fn a_loop_that_ends_after_too_many_failures_shows_the_last_one() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -137,7 +137,7 @@ fn too_many_failures_show_the_last_one() {
 }
 
 #[test]
-fn the_limit_holds_over_new_runs() {
+fn the_iteration_limit_includes_earlier_runs() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "true"));
     assert_snapshot!(shown(&ran), @"
@@ -174,7 +174,7 @@ fn the_limit_holds_over_new_runs() {
 }
 
 #[test]
-fn the_operator_stops_the_loop() {
+fn a_stop_of_the_operator_ends_the_loop() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let stop = tachikoma(&scratch).run(["stop"]);
@@ -205,8 +205,8 @@ fn the_operator_stops_the_loop() {
 }
 
 #[test]
-fn the_operator_stops_the_loop_during_a_delay_and_a_backoff() {
-    // The third backoff is long enough to be observed.
+fn a_stop_of_the_operator_ends_a_delay_and_a_backoff() {
+    // Only the third backoff is long enough to be observed.
     for (script, reason, waits) in [("true", "delay", 1), ("false", "backoff", 3)] {
         let scratch = Scratch::new();
         let live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], script));
@@ -238,7 +238,7 @@ fn signals_escalate_from_stop_to_kill() {
 }
 
 #[test]
-fn a_reader_that_goes_away_does_not_end_the_loop() {
+fn a_reader_that_closes_the_output_pipe_does_not_end_the_loop() {
     for flags in [
         &["--max-iterations", "3"][..],
         &["--json", "--max-iterations", "3"],
@@ -250,7 +250,7 @@ fn a_reader_that_goes_away_does_not_end_the_loop() {
         await_until("its end", SOON, || {
             child.try_wait().expect("it is ours").is_some()
         });
-        let code = child.wait().expect("it is ours").code();
+        let code = child.wait().expect("the test started this process").code();
         assert_eq!(code, Some(3), "{flags:?}");
         assert_eq!(status(&scratch)["stats"]["successful"], 3, "{flags:?}");
     }
@@ -273,7 +273,7 @@ fn events_can_be_piped_into_head() {
         let mut stderr = String::new();
         let mut pipe = child.stderr.take().expect("it is a pipe");
         pipe.read_to_string(&mut stderr).expect("it is text");
-        child.wait().expect("it is ours");
+        child.wait().expect("the test started this process");
         assert_eq!(stderr, "", "{words:?}");
     }
 }
@@ -303,7 +303,7 @@ fn json_output_is_the_journal_without_checksums() {
     assert_eq!(
         [first, second].concat(),
         lines(&scratch),
-        "a later run prints what it adds"
+        "a later run prints only its own records"
     );
 
     let all = tachikoma(&scratch).run(["events", "--json"]);
@@ -311,7 +311,7 @@ fn json_output_is_the_journal_without_checksums() {
 }
 
 #[test]
-fn events_can_be_followed_to_the_end() {
+fn events_follow_prints_all_records_and_ends_with_the_loop() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let follower = tachikoma(&scratch).spawn(["events", "--follow", "--json"]);
@@ -337,7 +337,7 @@ fn agent_output_cannot_control_the_terminal() {
 }
 
 #[test]
-fn a_busy_directory_has_its_own_exit_code() {
+fn a_second_run_in_a_directory_has_its_own_exit_code() {
     // The loop continues if its agent is killed by a signal.
     let scratch = Scratch::new();
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], BUSY));

@@ -18,7 +18,7 @@ fn keys(value: &Value) -> BTreeSet<&str> {
     object.keys().map(String::as_str).collect()
 }
 
-/// The keys are a contract: none may be missing or new.
+/// Checks the keys of `status --json`. Programs rely on them, so none may be missing or new.
 #[track_caller]
 fn check_keys(status: &Value) {
     let expected = [
@@ -77,7 +77,10 @@ fn a_stopped_runner_is_shown_as_live_at_once() {
     let ran = tachikoma(&scratch).run(["status"]);
     let took = began.elapsed();
     assert_eq!(ran.code(), Some(0));
-    assert!(took.as_secs() < 5, "nobody waits for it: {took:?}");
+    assert!(
+        took.as_secs() < 5,
+        "the command does not wait for the stopped runner: {took:?}"
+    );
     assert!(
         ran.stdout.contains("state      running\n"),
         "{}",
@@ -90,10 +93,11 @@ fn a_stopped_runner_is_shown_as_live_at_once() {
 }
 
 #[test]
-fn a_runner_whose_socket_is_gone_is_live() {
+fn a_runner_with_a_deleted_socket_is_shown_as_live() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
-    std::fs::remove_dir_all(scratch.runtime_dir().join("tachikoma")).expect("it is ours");
+    std::fs::remove_dir_all(scratch.runtime_dir().join("tachikoma"))
+        .expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["status"]);
     assert!(
         ran.stdout.contains("state      running\n"),
@@ -105,7 +109,7 @@ fn a_runner_whose_socket_is_gone_is_live() {
 }
 
 #[test]
-fn status_before_the_first_loop() {
+fn status_before_the_first_loop_says_that_there_is_none() {
     let scratch = Scratch::new();
     assert_snapshot!(shown(&tachikoma(&scratch).run(["status", "--json"])), @r#"
     exit: 0
@@ -123,7 +127,7 @@ fn status_before_the_first_loop() {
 }
 
 #[test]
-fn status_while_the_agent_works() {
+fn status_shows_a_working_agent() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let working = status(&scratch);
@@ -152,7 +156,7 @@ fn status_while_the_agent_works() {
 }
 
 #[test]
-fn status_during_a_wait() {
+fn status_shows_a_wait() {
     let scratch = Scratch::new();
     let _live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], "true"));
     await_events(&scratch, "wait_started", 1);
@@ -178,7 +182,7 @@ fn status_during_a_wait() {
 }
 
 #[test]
-fn status_while_paused() {
+fn status_shows_a_paused_loop() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     assert_snapshot!(shown(&tachikoma(&scratch).run(["pause", "--now"])), @"
@@ -194,7 +198,7 @@ fn status_while_paused() {
     assert_eq!(paused["waiting"]["reason"], "operator");
     assert!(
         paused["waiting"]["until"].is_null(),
-        "only the operator ends it"
+        "only the operator ends a pause"
     );
     assert_snapshot!(shown(&tachikoma(&scratch).run(["resume"])), @"
     exit: 0
@@ -209,13 +213,13 @@ fn status_while_paused() {
 }
 
 #[test]
-fn status_after_the_end() {
+fn status_shows_the_outcome_of_an_ended_loop() {
     let scratch = with_history();
     let ended = status(&scratch);
     check_keys(&ended);
     assert_eq!(ended["state"], "completed");
     assert_eq!(ended["outcome"]["kind"], "limit_reached");
-    assert!(ended["runner"].is_null(), "nobody runs it");
+    assert!(ended["runner"].is_null(), "no process runs the loop");
     assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
     exit: 0
     --- stdout
@@ -233,19 +237,19 @@ fn status_after_the_end() {
 }
 
 #[test]
-fn status_after_a_crash() {
+fn status_shows_a_crashed_loop() {
     let scratch = Scratch::new();
     kill(&scratch, start_busy(&scratch, &[]));
     let before = files(&scratch.path());
     let crashed = status(&scratch);
     check_keys(&crashed);
     assert_eq!(crashed["state"], "idle");
-    assert!(crashed["runner"].is_null(), "nobody runs it");
+    assert!(crashed["runner"].is_null(), "no process runs the loop");
     assert_eq!(files(&scratch.path()), before, "status only reads");
 }
 
 #[test]
-fn status_from_a_subdirectory() {
+fn status_finds_the_loop_from_a_subdirectory() {
     let scratch = with_history();
     scratch.write("src/deep/file", "");
     let here = tachikoma(&scratch).run(["status", "--json"]);
@@ -270,7 +274,7 @@ fn a_command_from_a_subdirectory_reaches_the_loop() {
 }
 
 #[test]
-fn events_are_lines_with_their_time() {
+fn events_are_printed_as_lines_with_their_time() {
     let scratch = Scratch::new();
     let script = "if [ $TACHIKOMA_ITERATION = 1 ]; then exit 1; fi; touch work; echo '<promise>COMPLETE</promise>'";
     let ran = tachikoma(&scratch).run(run(&[], script));
@@ -290,7 +294,7 @@ fn events_are_lines_with_their_time() {
 }
 
 #[test]
-fn logs_are_what_the_agent_wrote() {
+fn logs_prints_the_output_of_the_agent() {
     let scratch = Scratch::new();
     let script = "echo out $TACHIKOMA_ITERATION; echo err >&2";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], script));
@@ -301,7 +305,11 @@ fn logs_are_what_the_agent_wrote() {
         lines.sort();
         lines
     };
-    assert_eq!(sorted(&["logs"]), ["err", "out 2"], "the latest");
+    assert_eq!(
+        sorted(&["logs"]),
+        ["err", "out 2"],
+        "the log of the last iteration"
+    );
     assert_eq!(sorted(&["logs", "1"]), ["err", "out 1"]);
     assert_snapshot!(shown(&tachikoma(&scratch).run(["logs", "3"])), @"
     exit: 1
@@ -337,7 +345,7 @@ fn a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn logs_are_found_from_a_subdirectory_where_the_loops_own_configuration_puts_them() {
+fn logs_are_found_from_a_subdirectory_with_the_configured_session_directory() {
     let scratch = Scratch::new();
     scratch.write("deep/er/file", "");
     scratch.write("tachikoma.toml", "[session]\nstate_dir = \"talk\"\n");

@@ -31,7 +31,7 @@ fn complaint_30_a_loop_without_progress_ends_with_a_hint() {
     assert_eq!(known["outcome"]["kind"], "condition");
     assert_eq!(known["stats"]["no_progress_count"], 5);
     assert_eq!(known["progress"]["last_iteration"], Value::Null);
-    // Another run continues the loop.
+    // A second run continues the loop.
     let again = as_configured(&scratch).run(["run", "--max-iterations", "7"]);
     assert_eq!(again.code(), Some(3), "{}", again.snapshot());
     assert_eq!(status(&scratch)["stats"]["no_progress_count"], 2);
@@ -53,7 +53,7 @@ fn without_a_repository_changed_files_are_progress() {
     assert_eq!(
         scores(&scratch),
         [1, 0, 1, 0, 1, 0],
-        "and the same written again is no change"
+        "writing the same content is not a change"
     );
     let known = status(&scratch);
     assert_eq!(known["git"], Value::Null);
@@ -74,12 +74,12 @@ fn complaint_25_a_commit_by_the_agent_is_progress() {
         git commit --quiet --allow-empty -m work";
     let ran = as_configured(&scratch).run(run(&[], script));
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
-    // 1 for the change and 10 for its commit; 0 for commits without a change.
+    // A change scores 1 and its commit 10. Commits without a change score 0.
     assert_eq!(scores(&scratch), [11, 11, 11, 0, 0, 0, 0, 0]);
 }
 
 #[test]
-fn the_size_of_a_change_counts_up_to_a_bound() {
+fn the_progress_score_grows_with_the_size_of_a_change_up_to_a_maximum() {
     let scratch = repository("");
     let script = "case $TACHIKOMA_ITERATION in
         1) seq 50 > fifty;;
@@ -89,7 +89,7 @@ fn the_size_of_a_change_counts_up_to_a_bound() {
     esac";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "4"], script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    // 10 of each score are for the commit.
+    // The commit contributes 10 to each score.
     assert_eq!(scores(&scratch), [20, 50, 11, 19]);
     let lines = events(&scratch, "progress_measured")[3]["evidence"]["lines"].clone();
     assert_eq!(lines, 48);
@@ -143,7 +143,7 @@ fn an_unmeasured_iteration_of_a_killed_runner_is_not_counted_as_no_progress() {
 }
 
 #[test]
-fn iterations_that_fail_end_by_their_own_limit() {
+fn failed_iterations_end_the_loop_by_the_failure_limit_not_the_no_progress_limit() {
     let scratch = Scratch::new();
     let config =
         "[stop_conditions]\nmax_consecutive_failures = 4\nmax_no_progress_iterations = 2\n";
@@ -154,7 +154,7 @@ fn iterations_that_fail_end_by_their_own_limit() {
 }
 
 #[test]
-fn the_snapshot_contains_the_progress() {
+fn the_snapshot_contains_the_progress_of_iterations() {
     let scratch = Scratch::new();
     scratch.write("plan.md", "- [x] one\n- [ ] two\n- [ ] three\n");
     scratch.write(
@@ -175,7 +175,7 @@ fn the_snapshot_contains_the_progress() {
 }
 
 #[test]
-fn the_state_file_names_files_that_were_changed_in_a_repository() {
+fn the_snapshot_names_files_that_were_changed_in_a_repository() {
     let scratch = repository("");
     let script =
         "mkdir -p src; echo $TACHIKOMA_ITERATION > src/both; echo 1 > src/a$TACHIKOMA_ITERATION";

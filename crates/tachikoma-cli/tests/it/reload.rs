@@ -25,7 +25,7 @@ fn reloaded(events: &[Value]) -> Vec<&Value> {
 }
 
 #[test]
-fn reloaded_settings_apply_at_once_and_the_others_are_named() {
+fn a_reload_applies_some_settings_at_once_and_names_the_others() {
     let scratch = configured();
     let tool = tool(&scratch);
     let live = tool.spawn(["run"]);
@@ -56,7 +56,7 @@ fn reloaded_settings_apply_at_once_and_the_others_are_named() {
         found[0]["changes"],
         json!([{"key": "max_iterations", "from": null, "to": "2"}])
     );
-    // A reload that changes nothing now names only the settings that apply later.
+    // If no setting changes at once, the event names only the settings for the next run.
     let said = obey(&tool, &["events"]);
     assert!(!said.contains("did not record"), "{said}");
     let later = "changed, and holds with the next run only: agents.command.program";
@@ -85,7 +85,7 @@ fn settings_that_a_flag_overrides_are_named_on_reload() {
         "changed now: max_iterations; changed, but overridden by a flag of this run: iteration_delay\n"
     );
     assert_eq!(stop(&tool, live), Some(5));
-    // A reload without any change reports nothing.
+    // A reload without any change is not recorded.
     let events = events(&tool);
     assert_eq!(reloaded(&events).len(), 1);
     let said = obey(&tool, &["events"]);
@@ -95,7 +95,7 @@ fn settings_that_a_flag_overrides_are_named_on_reload() {
 }
 
 #[test]
-fn a_configuration_that_is_wrong_changes_nothing() {
+fn an_invalid_configuration_changes_nothing_on_reload() {
     let scratch = configured();
     let tool = tool(&scratch);
     let live = tool.spawn(["run"]);
@@ -118,7 +118,7 @@ fn a_configuration_that_is_wrong_changes_nothing() {
 }
 
 #[test]
-fn an_agent_that_edits_the_configuration_changes_nothing() {
+fn an_agent_that_edits_the_configuration_cannot_reload_it() {
     let scratch = with_agent(&format!(
         "printf 'max_iterations = 1\\n' >tachikoma.toml; tachikoma reload >said 2>&1; echo $? >>said; {UP} {UNTIL_GO}"
     ));

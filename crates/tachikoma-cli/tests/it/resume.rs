@@ -1,4 +1,4 @@
-//! Resuming a loop: after a crash, after an end, with other flags and settings.
+//! Resuming a loop after a crash, after its end, and with other flags and settings.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn an_interrupted_attempt_is_in_the_history() {
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
     await_events(&scratch, "agent_launched", 1);
     let history = || tachikoma(&scratch).run(["history", "--json"]).stdout;
-    assert_eq!(history(), "", "the attempt is under way");
+    assert_eq!(history(), "", "the attempt is running");
     kill(&scratch, live);
     let rows = || -> Vec<(Value, Value)> {
         let history = history();
@@ -77,7 +77,7 @@ fn a_killed_runner_repeats_its_iteration() {
     assert_eq!(after["loop_id"], before);
     assert_eq!(
         after["stats"]["iterations"], 3,
-        "one that is repeated is one"
+        "a repeated iteration counts once"
     );
     let started = events(&scratch, "iteration_started");
     let numbers: Vec<_> = started
@@ -156,7 +156,7 @@ fn a_loop_is_resumed_with_a_raised_limit() {
 }
 
 #[test]
-fn a_loop_that_is_done_is_followed_by_a_new_one() {
+fn a_completed_loop_is_followed_by_a_new_one() {
     let scratch = Scratch::new();
     let done = |words: &[&str]| {
         let ran = tachikoma(&scratch).run(words);
@@ -243,7 +243,7 @@ fn a_bare_run_uses_the_arguments_of_the_last_run() {
 }
 
 #[test]
-fn an_edited_file_wins_over_the_recorded_flag_and_says_so() {
+fn an_edited_setting_overrides_the_recorded_flag_with_a_message() {
     let scratch = with_history();
     scratch.write(
         "tachikoma.toml",
@@ -265,7 +265,7 @@ fn an_edited_file_wins_over_the_recorded_flag_and_says_so() {
 }
 
 #[test]
-fn an_edited_prompt_path_wins_over_recorded_words() {
+fn an_edited_prompt_path_overrides_the_recorded_prompt_text() {
     let scratch = Scratch::new();
     let words = run(&["--max-iterations", "1"], "cat >> got");
     assert_eq!(tachikoma(&scratch).run(words).code(), Some(3));
@@ -281,7 +281,7 @@ fn an_edited_prompt_path_wins_over_recorded_words() {
 }
 
 #[test]
-fn a_paused_loop_is_paused_after_a_crash() {
+fn a_paused_loop_stays_paused_after_a_crash() {
     let scratch = Scratch::new();
     let script = format!("[ $TACHIKOMA_ITERATION = 1 ] && {BUSY}; {CLAIMS}");
     let live = tachikoma(&scratch).spawn(run(&[], &script));
@@ -291,7 +291,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     kill(&scratch, live);
 
     let live = tachikoma(&scratch).spawn(["run"]);
-    // A record is written before it is published, so `status` may be older than the journal.
+    // A record is written before it is published, so `status` may show an older state than the journal.
     await_until("the new runner to be known", SOON, || {
         status(&scratch)["runner"]["pid"] == live.pid()
     });
@@ -316,20 +316,24 @@ fn a_paused_loop_is_paused_after_a_crash() {
 }
 
 #[test]
-fn damage_before_the_snapshot_costs_nothing() {
+fn damage_before_the_snapshot_loses_nothing() {
     let scratch = with_history();
     let before = status(&scratch);
     let journal = journal(&scratch);
     let text = fs::read_to_string(&journal).unwrap();
     fs::write(&journal, text.replacen("\"started\"", "\"sta7ted\"", 1)).unwrap();
-    assert_eq!(status(&scratch), before, "the snapshot has what it held");
+    assert_eq!(
+        status(&scratch),
+        before,
+        "the snapshot contains the damaged record"
+    );
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "9", "--delay", "0s"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["loop_id"], before["loop_id"]);
 }
 
 #[test]
-fn a_loss_that_is_accepted_is_kept_in_quarantine() {
+fn records_lost_by_accept_loss_are_moved_to_quarantine() {
     let scratch = with_history();
     let loop_id = status(&scratch)["loop_id"].clone();
     fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
@@ -353,17 +357,14 @@ fn a_loss_that_is_accepted_is_kept_in_quarantine() {
     assert_eq!(
         status(&scratch)["loop_id"],
         loop_id,
-        "the same loop goes on"
+        "the same loop continues"
     );
     let kept: Vec<_> = fs::read_dir(scratch.path().join(".ralph/quarantine"))
         .unwrap()
         .collect();
     assert_eq!(kept.len(), 1);
     let kept = fs::read_to_string(kept[0].as_ref().unwrap().path()).unwrap();
-    assert_eq!(
-        kept, damaged,
-        "nothing was overwritten because it could not be read"
-    );
+    assert_eq!(kept, damaged, "unreadable files are not overwritten");
 }
 
 #[test]
@@ -379,7 +380,7 @@ fn a_wait_continues_after_a_crash() {
     assert_eq!(
         status(&scratch)["waiting"],
         before,
-        "neither longer nor shorter"
+        "the wait has its original end"
     );
     assert_eq!(status(&scratch)["iteration"], 1);
 }
@@ -398,7 +399,7 @@ fn a_crash_does_not_skip_a_backoff() {
     let third = lines
         .iter()
         .rfind(|line| line.contains("iteration_started"));
-    let third: Value = serde_json::from_str(third.expect("it was run")).expect("a record");
+    let third: Value = serde_json::from_str(third.expect("the loop continued")).expect("a record");
     let started = third["time"].as_str().expect("a time");
     // Times in this format sort as text.
     assert!(started >= until.as_str(), "{started} is before {until}");
@@ -408,10 +409,10 @@ fn a_crash_does_not_skip_a_backoff() {
 #[test]
 fn everything_works_without_git() {
     let scratch = Scratch::new();
-    // A PATH that has only a shell.
+    // The PATH has only a shell, and no git.
     let bin = scratch.home().join("bin");
-    fs::create_dir(&bin).expect("it is ours");
-    std::os::unix::fs::symlink("/bin/sh", bin.join("sh")).expect("it is ours");
+    fs::create_dir(&bin).expect("the test owns this file");
+    std::os::unix::fs::symlink("/bin/sh", bin.join("sh")).expect("the test owns this file");
     let binary = env!("CARGO_BIN_EXE_tachikoma");
     let ran = Tool::new(binary, &scratch)
         .env("PATH", &bin)

@@ -1,4 +1,4 @@
-//! Resuming a loop with deleted, cut or changed files.
+//! Resuming a loop with deleted, truncated or changed files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn snapshot(scratch: &Scratch) -> PathBuf {
     scratch.path().join(".ralph/state.json")
 }
 
-/// Returns stderr without the usual messages of a run.
+/// Runs a command and returns its stderr without the usual messages of a run.
 fn told(scratch: &Scratch, words: &[&str]) -> String {
     let ran = tachikoma(scratch).run(words);
     let text = shown(&ran);
@@ -60,8 +60,9 @@ fn check_goes_on_from_snapshot(hurt: impl Fn(&Scratch)) -> String {
 
 #[test]
 fn an_empty_journal_is_replaced_by_the_snapshot() {
-    let told =
-        check_goes_on_from_snapshot(|scratch| fs::write(journal(scratch), "").expect("it is ours"));
+    let told = check_goes_on_from_snapshot(|scratch| {
+        fs::write(journal(scratch), "").expect("the test owns this file")
+    });
     assert_snapshot!(told, @"
     exit: 3
     warning: falling back to the snapshot: there is no record left in the journal, and the snapshot ends at record 10; later records, if there were any, are lost
@@ -71,7 +72,7 @@ fn an_empty_journal_is_replaced_by_the_snapshot() {
 #[test]
 fn a_deleted_journal_is_replaced_by_the_snapshot() {
     let told = check_goes_on_from_snapshot(|scratch| {
-        fs::remove_dir_all(scratch.path().join(".ralph/loops")).expect("it is ours");
+        fs::remove_dir_all(scratch.path().join(".ralph/loops")).expect("the test owns this file");
         let ran = tachikoma(scratch).run(["events"]);
         let hint = "hint: it is gone; `tachikoma run` continues with the rest of the loop";
         assert!(ran.stderr.contains(hint), "{}", ran.snapshot());
@@ -82,7 +83,7 @@ fn a_deleted_journal_is_replaced_by_the_snapshot() {
     ");
 }
 
-/// A loop with a closed first segment and a missing second one.
+/// Returns a loop with a closed first segment. Its second segment is missing.
 fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
     let scratch = with_history();
     let first = journal(&scratch);
@@ -96,14 +97,14 @@ fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
     drop(journal);
     compressed::replace(&first, &Encryption::plain(), &AtomicBool::new(false))
         .expect("there is room");
-    fs::remove_file(dir.join("journal-0002.jsonl")).expect("it is ours");
+    fs::remove_file(dir.join("journal-0002.jsonl")).expect("the test owns this file");
     let closed = dir.join("journal-0001.jsonl.zst");
-    let bytes = fs::read(&closed).expect("it is ours");
+    let bytes = fs::read(&closed).expect("the test owns this file");
     (scratch, closed, bytes)
 }
 
 #[test]
-fn a_closed_segment_is_never_written_again() {
+fn a_closed_segment_is_never_changed_again() {
     let (scratch, closed, bytes) = closed_and_unfollowed();
     let ran = tachikoma(&scratch).run(ONE_MORE);
     assert_snapshot!(shown(&ran), @"
@@ -127,7 +128,7 @@ fn a_closed_segment_is_never_written_again() {
 #[test]
 fn damage_in_a_closed_segment_can_be_accepted() {
     let (scratch, closed, bytes) = closed_and_unfollowed();
-    fs::write(&closed, &bytes[..bytes.len() - 1]).expect("it is ours");
+    fs::write(&closed, &bytes[..bytes.len() - 1]).expect("the test owns this file");
     let mut words = ONE_MORE.to_vec();
     let refused = told(&scratch, &words);
     assert!(refused.contains("it cannot be decompressed"), "{refused}");
@@ -139,12 +140,12 @@ fn damage_in_a_closed_segment_can_be_accepted() {
 }
 
 #[test]
-fn a_changed_end_of_the_last_line_drops_no_record() {
+fn a_changed_last_byte_of_the_journal_is_refused_and_not_cut_off() {
     let scratch = with_history();
-    fs::remove_file(snapshot(&scratch)).expect("it is ours");
-    let mut bytes = fs::read(journal(&scratch)).expect("it is ours");
+    fs::remove_file(snapshot(&scratch)).expect("the test owns this file");
+    let mut bytes = fs::read(journal(&scratch)).expect("the test owns this file");
     *bytes.last_mut().expect("it has lines") = b'!';
-    fs::write(journal(&scratch), &bytes).expect("it is ours");
+    fs::write(journal(&scratch), &bytes).expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["state", "verify"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
@@ -157,7 +158,7 @@ fn a_changed_end_of_the_last_line_drops_no_record() {
 #[test]
 fn a_directory_in_place_of_the_snapshot_does_not_stop_a_run() {
     let scratch = with_history();
-    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    fs::remove_file(snapshot(&scratch)).expect("the test owns this file");
     scratch.write(".ralph/state.json/mine", "mine\n");
     assert_eq!(status(&scratch)["iteration"], 1);
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
@@ -176,11 +177,11 @@ fn a_kill_between_new_loop_and_archive_does_not_revive_the_old_loop() {
     for has_snapshot in [true, false] {
         let scratch = with_history();
         let old = loops(&scratch).remove(0);
-        let bytes = fs::read(snapshot(&scratch)).expect("it is ours");
+        let bytes = fs::read(snapshot(&scratch)).expect("the test owns this file");
         if !has_snapshot {
-            fs::remove_file(snapshot(&scratch)).expect("it is ours");
+            fs::remove_file(snapshot(&scratch)).expect("the test owns this file");
         }
-        // The first step of `run --new`.
+        // This is the first step of `run --new`, after which the runner is killed.
         let new = LoopId::from_u128(7);
         let dir = scratch.path().join(".ralph/loops").join(new.to_string());
         let later = Timestamp::from_millis(32_503_680_000_000);
@@ -205,12 +206,13 @@ fn problems_of_a_completed_loop_do_not_affect_the_next() {
     let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     let old = loops(&scratch).remove(0);
-    fs::write(snapshot(&scratch), "oops").expect("it is ours");
+    fs::write(snapshot(&scratch), "oops").expect("the test owns this file");
     let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert!(!ran.stderr.contains("warning"), "{}", ran.stderr);
     let warned = |dir: &Path| {
-        let text = fs::read_to_string(dir.join("journal-0001.jsonl")).expect("it is ours");
+        let text =
+            fs::read_to_string(dir.join("journal-0001.jsonl")).expect("the test owns this file");
         text.matches("\"type\":\"warned\"").count()
     };
     for dir in loops(&scratch) {

@@ -29,14 +29,14 @@ fn snapshot(scratch: &Scratch) -> PathBuf {
 }
 
 fn damage(path: &Path, from: &str, to: &str) -> Vec<u8> {
-    let text = fs::read_to_string(path).expect("it is ours");
+    let text = fs::read_to_string(path).expect("the test owns this file");
     assert!(text.contains(from), "{text}");
     let damaged = text.replacen(from, to, 1).into_bytes();
-    fs::write(path, &damaged).expect("it is ours");
+    fs::write(path, &damaged).expect("the test owns this file");
     damaged
 }
 
-/// Returns the names in the quarantine.
+/// Returns the names and contents of the files in the quarantine directory.
 fn quarantined(scratch: &Scratch) -> Vec<(String, Vec<u8>)> {
     let found = files(&scratch.path().join(".ralph/quarantine"));
     let name = |path: &Path| {
@@ -127,9 +127,9 @@ fn damage_before_the_snapshot_is_tolerated() {
 fn a_journal_older_than_the_snapshot_is_replaced_by_the_snapshot() {
     let scratch = with_history();
     let path = journal(&scratch);
-    let text = fs::read_to_string(&path).expect("it is ours");
+    let text = fs::read_to_string(&path).expect("the test owns this file");
     let cut = text.trim_end().rfind('\n').expect("it has lines") + 1;
-    fs::write(&path, &text[..cut]).expect("it is ours");
+    fs::write(&path, &text[..cut]).expect("the test owns this file");
     let ran = tachikoma(&scratch).run(ONE_MORE);
     assert_snapshot!(shown(&ran), @r#"
     exit: 3
@@ -146,9 +146,9 @@ fn a_journal_older_than_the_snapshot_is_replaced_by_the_snapshot() {
 }
 
 #[test]
-fn a_loss_that_is_accepted_is_named() {
+fn accept_loss_names_the_lost_records() {
     let scratch = with_history();
-    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    fs::remove_file(snapshot(&scratch)).expect("the test owns this file");
     let damaged = damage(
         &journal(&scratch),
         "\"iteration_started\"",
@@ -182,7 +182,7 @@ fn a_loss_that_is_accepted_is_named() {
 #[test]
 fn accept_loss_is_refused_without_any_good_record() {
     let scratch = with_history();
-    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    fs::remove_file(snapshot(&scratch)).expect("the test owns this file");
     damage(
         &journal(&scratch),
         "\"segment_opened\"",
@@ -228,21 +228,21 @@ fn a_snapshot_of_a_newer_version_is_refused() {
 }
 
 #[test]
-fn a_gap_after_the_snapshot_is_refused() {
+fn a_missing_record_after_the_snapshot_is_refused() {
     let scratch = Scratch::new();
     let script = "[ $TACHIKOMA_ITERATION = 2 ] && exec sleep 600; true";
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "9"], script));
     await_events(&scratch, "agent_launched", 2);
     assert_eq!(tachikoma(&scratch).run(["pause"]).code(), Some(0));
     kill(&scratch, live);
-    // The record of the launch is after the snapshot and before that of the pause.
+    // The record of the launch is newer than the snapshot and older than the record of the pause.
     let path = journal(&scratch);
-    let text = fs::read_to_string(&path).expect("it is ours");
+    let text = fs::read_to_string(&path).expect("the test owns this file");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     assert!(lines[lines.len() - 2].contains("agent_launched"), "{text}");
     let mut gapped = lines.clone();
     gapped.remove(lines.len() - 2);
-    fs::write(&path, gapped.concat()).expect("it is ours");
+    fs::write(&path, gapped.concat()).expect("the test owns this file");
     assert_snapshot!(refused(&scratch), @"
     exit: 1
     --- stdout
@@ -292,19 +292,23 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
-    assert_eq!(status(&scratch)["iteration"], 2, "they are applied");
+    assert_eq!(
+        status(&scratch)["iteration"],
+        2,
+        "the changed settings are applied"
+    );
     let changed = events(&scratch, "config_changed");
     assert_eq!(changed.len(), 1);
     assert_snapshot!(changed[0]["changes"], @r#"[{"from":null,"key":"agents.command.env.OTHER","to":"\"***\""},{"from":null,"key":"iteration_delay","to":"\"1ms\""},{"from":"1","key":"max_iterations","to":"2"}]"#);
-    let all = fs::read_to_string(journal(&scratch)).expect("it is ours");
+    let all = fs::read_to_string(journal(&scratch)).expect("the test owns this file");
     assert!(
         !all.contains("first-key") && !all.contains("second-key"),
-        "secrets stay secret"
+        "secrets are not shown"
     );
 }
 
 #[test]
-fn the_first_of_many_changed_settings_are_named() {
+fn only_the_first_of_many_changed_settings_are_named() {
     let scratch = with_history();
     let text: String = ["first_output", "silence", "tool", "session", "graceful"]
         .iter()
@@ -385,7 +389,7 @@ fn a_loop_of_an_earlier_version_is_resumed() {
 }
 
 #[test]
-fn relative_paths_are_those_of_the_working_directory() {
+fn relative_paths_are_relative_to_the_working_directory() {
     let scratch = Scratch::new();
     scratch.write("work/task.md", "go\n");
     scratch.write(
@@ -407,7 +411,10 @@ fn relative_paths_are_those_of_the_working_directory() {
     }
     assert!(!scratch.path().join(".ralph").exists());
     let saved: Value = serde_json::from_str(&scratch.read("work/.ralph/other.json")).expect("JSON");
-    assert_eq!(saved["core"]["iteration"], 2, "the second run went on");
+    assert_eq!(
+        saved["core"]["iteration"], 2,
+        "the second run continued the loop"
+    );
     assert_eq!(saved["core"]["prompt_path"], "task.md");
     let work = scratch
         .path()

@@ -1,4 +1,4 @@
-//! Retention: compressed segments and transcripts, and the last ten loops.
+//! Retention: segments and transcripts are compressed, and only the last ten loops are kept.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -39,11 +39,11 @@ fn one_loop(scratch: &Scratch, script: &str) -> String {
 }
 
 #[test]
-fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
+fn the_last_ten_loops_are_kept_and_foreign_files_are_not_deleted() {
     let scratch = Scratch::new();
     let outside = scratch.home().join("outside");
-    fs::create_dir(&outside).expect("it is ours");
-    fs::write(outside.join("journal-0001.jsonl"), "precious").expect("it is ours");
+    fs::create_dir(&outside).expect("the test owns this file");
+    fs::write(outside.join("journal-0001.jsonl"), "precious").expect("the test owns this file");
     let first = one_loop(&scratch, "echo one");
     let second = one_loop(&scratch, "echo two");
     let third = one_loop(&scratch, "echo three");
@@ -51,7 +51,7 @@ fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
     assert_eq!(backup.code(), Some(0), "{}", backup.snapshot());
     let backup = scratch.path().join(backup.stdout.trim());
     assert!(backup.exists());
-    // Foreign files beside ours, and in two of the loops that will be deleted.
+    // Foreign files are beside the files of Tachikoma, and in two of the loops that will be deleted.
     let foreign = [
         "state.md".to_owned(),
         "other-tool/journal-0001.jsonl".to_owned(),
@@ -67,15 +67,21 @@ fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
     let link = scratch
         .path()
         .join(".ralph/loops/loop_00000000-0000-4000-8000-000000000000");
-    symlink(&outside, &link).expect("it is ours");
+    symlink(&outside, &link).expect("the test owns this file");
     let mut later = Vec::new();
     for number in 4..=13 {
         later.push(one_loop(&scratch, &format!("echo {number}")));
     }
     let loop_names = names(&scratch.path().join(".ralph/loops"));
-    assert!(!loop_names.contains(&third), "the third of thirteen goes");
-    assert!(!sessions(&scratch).join(&third).exists(), "with its words");
-    assert!(!backup.exists(), "and its backups");
+    assert!(
+        !loop_names.contains(&third),
+        "the third of thirteen loops is deleted"
+    );
+    assert!(
+        !sessions(&scratch).join(&third).exists(),
+        "its transcripts are deleted"
+    );
+    assert!(!backup.exists(), "its backups are deleted");
     for kept in [&first, &second].into_iter().chain(&later) {
         let journal = format!(".ralph/loops/{kept}/journal-0001.jsonl");
         assert!(scratch.path().join(journal).exists(), "{kept}");
@@ -106,7 +112,7 @@ fn a_new_loop_prunes_old_loops_and_a_resumed_one_keeps_its_own() {
     await_until("the oldest to go", SOON, || !oldest.exists());
     kill(&scratch, live);
     let left = names(&scratch.path().join(".ralph/loops"));
-    assert_eq!(left.len(), 10, "ten, with the one that was killed");
+    assert_eq!(left.len(), 10, "ten loops, including the killed one");
     let before = status(&scratch)["loop_id"].clone();
     let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -138,14 +144,15 @@ fn transcripts_are_compressed_and_logs_reads_them() {
         );
     }
     let whole = fs::read(dir.join("000002.1.log.zst")).expect("it is there");
-    fs::write(dir.join("000002.1.log.zst"), &whole[..whole.len() - 1]).expect("it is ours");
+    fs::write(dir.join("000002.1.log.zst"), &whole[..whole.len() - 1])
+        .expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["logs"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert!(ran.stderr.contains("000002.1.log.zst: "), "{}", ran.stderr);
 }
 
 #[test]
-fn a_transcript_that_was_never_closed_is_readable_and_stays() {
+fn a_transcript_of_a_killed_runner_is_readable_and_not_compressed() {
     let scratch = Scratch::new();
     let id = one_loop(&scratch, "true");
     let dir = format!(".ralph/sessions/{id}");
@@ -163,7 +170,7 @@ fn a_transcript_that_was_never_closed_is_readable_and_stays() {
     assert_eq!(
         names(&scratch.path().join(&dir)).len(),
         3,
-        "it stays as it was"
+        "the transcript is unchanged"
     );
 }
 
@@ -199,20 +206,28 @@ fn closed_segments_are_compressed_and_can_be_resumed() {
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
     let ran = tachikoma(&scratch).run(["events", "--json"]);
     assert_eq!(ran.stdout.lines().count(), seqs.len(), "{}", ran.snapshot());
-    assert_eq!(files(&dir), before, "whoever looks changes nothing");
+    assert_eq!(
+        files(&dir),
+        before,
+        "commands that only read change nothing"
+    );
     let ran = tachikoma(&scratch).run(["run", "--quiet", "--max-iterations", "3"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert_eq!(status(&scratch)["iteration"], 3, "under its old number");
-
-    let path = dir.join(expected[0]);
-    let mut damaged = fs::read(&path).expect("it is ours");
-    let middle = damaged.len() / 2;
-    damaged[middle] ^= 0x10;
-    fs::write(&path, damaged).expect("it is ours");
     assert_eq!(
         status(&scratch)["iteration"],
         3,
-        "to go on, what is past need not be read"
+        "the segment keeps its number"
+    );
+
+    let path = dir.join(expected[0]);
+    let mut damaged = fs::read(&path).expect("the test owns this file");
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 0x10;
+    fs::write(&path, damaged).expect("the test owns this file");
+    assert_eq!(
+        status(&scratch)["iteration"],
+        3,
+        "a run can continue without reading closed segments"
     );
     let ran = tachikoma(&scratch).run(["events"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

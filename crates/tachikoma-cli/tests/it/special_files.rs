@@ -1,4 +1,4 @@
-//! Pipes, links and missing files in `.ralph`.
+//! Named pipes, links and missing files in `.ralph`.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, symlink};
@@ -19,7 +19,7 @@ fn make_pipe(scratch: &Scratch, path: &str) {
     assert!(made.expect("mkfifo starts").success());
 }
 
-/// Runs every command that reads a loop. None of them blocks, and the loop continues.
+/// Runs every command that reads a loop and checks that none of them blocks. Then continues the loop.
 fn check_goes_on(scratch: &Scratch, why: &str) {
     for words in [&["status"][..], &["state", "show"], &["events"]] {
         let ran = tachikoma(scratch).run(words);
@@ -37,7 +37,7 @@ fn check_goes_on(scratch: &Scratch, why: &str) {
 #[test]
 fn a_pipe_instead_of_the_snapshot_does_not_block() {
     let scratch = with_history();
-    fs::remove_file(scratch.path().join(".ralph/state.json")).expect("it is ours");
+    fs::remove_file(scratch.path().join(".ralph/state.json")).expect("the test owns this file");
     make_pipe(&scratch, ".ralph/state.json");
     check_goes_on(&scratch, "it is not a regular file");
     let kept = scratch.path().join(".ralph/quarantine/state.json.1");
@@ -50,18 +50,21 @@ fn a_link_instead_of_the_snapshot_is_not_followed() {
     let scratch = with_history();
     let snapshot = scratch.path().join(".ralph/state.json");
     let elsewhere = scratch.home().join("elsewhere.json");
-    fs::rename(&snapshot, &elsewhere).expect("it is ours");
-    let before = fs::read(&elsewhere).expect("it is ours");
-    symlink(&elsewhere, &snapshot).expect("it is ours");
+    fs::rename(&snapshot, &elsewhere).expect("the test owns this file");
+    let before = fs::read(&elsewhere).expect("the test owns this file");
+    symlink(&elsewhere, &snapshot).expect("the test owns this file");
     check_goes_on(&scratch, "it is a symbolic link");
-    assert_eq!(fs::read(&elsewhere).expect("it is ours"), before);
+    assert_eq!(
+        fs::read(&elsewhere).expect("the test owns this file"),
+        before
+    );
     assert!(!snapshot.is_symlink());
 }
 
 #[test]
 fn a_pipe_instead_of_the_lock_does_not_block() {
     let scratch = with_history();
-    fs::remove_file(scratch.path().join(".ralph/lock")).expect("it is ours");
+    fs::remove_file(scratch.path().join(".ralph/lock")).expect("the test owns this file");
     make_pipe(&scratch, ".ralph/lock");
     let ran = tachikoma(&scratch).run(["status"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -78,21 +81,21 @@ fn a_pipe_instead_of_the_lock_does_not_block() {
 fn a_pipe_instead_of_the_journal_does_not_block() {
     let scratch = with_history();
     let journal = crate::support::journal(&scratch);
-    let kept = fs::read(&journal).expect("it is ours");
-    fs::remove_file(&journal).expect("it is ours");
+    let kept = fs::read(&journal).expect("the test owns this file");
+    fs::remove_file(&journal).expect("the test owns this file");
     let made = Command::new("mkfifo").arg(&journal).status();
     assert!(made.expect("mkfifo starts").success());
-    // The message may vary. The pipe is not removed.
+    // The messages of these commands may differ, but none of them removes the pipe.
     for words in [&["status"][..], &["state", "verify"], &["run"]] {
         let ran = tachikoma(&scratch).run(words);
         assert_ne!(ran.code(), None, "{words:?}: {}", ran.snapshot());
     }
     fs::remove_file(&journal).expect("it is still there");
-    fs::write(&journal, kept).expect("it is ours");
+    fs::write(&journal, kept).expect("the test owns this file");
 }
 
-/// What an agent deletes in a long iteration is back long before its end: its runner may be killed in between.
-// complaint_12
+/// Complaint 12: the agent deleted the state files. They are restored during the iteration, because the runner may be killed
+/// before its end.
 #[test]
 fn a_kill_after_all_files_were_deleted_loses_nothing() {
     let scratch = Scratch::new();
@@ -100,7 +103,7 @@ fn a_kill_after_all_files_were_deleted_loses_nothing() {
         "tachikoma.toml",
         "[state]\nauto_save_interval = \"100ms\"\n",
     );
-    // Delete everything at once, so that repaired files are not deleted again.
+    // The script deletes the whole directory in one step, so that it does not delete restored files.
     let script = format!(
         "[ $TACHIKOMA_ATTEMPT = 2 ] && exit 0
          until grep -q agent_launched .ralph/loops/*/*; do sleep 0.01; done
@@ -135,7 +138,7 @@ fn a_second_runner_is_refused_after_all_files_were_deleted() {
     let mut first = start_busy(&scratch, &[]);
     let kept = status(&scratch)["loop_id"].clone();
     first.signal(Signal::STOP);
-    fs::remove_dir_all(scratch.path().join(".ralph")).expect("it is ours");
+    fs::remove_dir_all(scratch.path().join(".ralph")).expect("the test owns this file");
     let second = start_busy(&scratch, &[]);
     first.signal(Signal::CONT);
     let ran = first.wait(SOON);
@@ -148,7 +151,7 @@ fn a_second_runner_is_refused_after_all_files_were_deleted() {
         ran.snapshot()
     );
     let now = status(&scratch);
-    assert_eq!(now["state"], "running", "the second one is not disturbed");
+    assert_eq!(now["state"], "running", "the second loop is not affected");
     let other = now["loop_id"].as_str().expect("a loop").to_owned();
     assert_ne!(now["loop_id"], kept);
     await_until("its snapshot", SOON, || {
@@ -156,9 +159,9 @@ fn a_second_runner_is_refused_after_all_files_were_deleted() {
             .is_ok_and(|text| text.contains(&other))
     });
     assert!(!scratch.path().join(".ralph/quarantine").exists());
-    assert_eq!(loops(&scratch).len(), 2, "the first loop is kept");
+    assert_eq!(loops(&scratch).len(), 2, "the first loop still exists");
 
-    // Follow the hint.
+    // These are the commands that the hint suggests.
     for words in [&["stop", "--now"][..], &["state", "clear"]] {
         let ran = tachikoma(&scratch).run(words);
         assert_eq!(ran.code(), Some(0), "{words:?}: {}", ran.snapshot());

@@ -1,4 +1,4 @@
-//! `tachikoma state show`, `verify` and `export`. All only read.
+//! Tests of `tachikoma state show`, `verify` and `export`, which only read the state.
 
 use std::fs;
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ fn every_group_is_shown_with_its_source_and_whether_it_is_saved() {
     assert_eq!(
         json.stdout,
         fs::read_to_string(snapshot(&scratch)).unwrap(),
-        "as it is on disk, to the byte"
+        "the snapshot file is printed unchanged"
     );
     let json = json.json();
     for group in [
@@ -88,12 +88,12 @@ fn every_group_is_shown_with_its_source_and_whether_it_is_saved() {
     assert_eq!(
         files(&scratch.path().join(".ralph")),
         before,
-        "only looked at"
+        "no file is changed"
     );
 }
 
 #[test]
-fn a_loop_that_runs_and_one_whose_runner_died_can_be_shown() {
+fn a_running_loop_and_one_with_a_killed_runner_can_be_shown() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let text = good(&scratch, &["state", "show"]).stdout;
@@ -111,11 +111,11 @@ fn a_loop_that_runs_and_one_whose_runner_died_can_be_shown() {
     assert_eq!(
         files(&scratch.path().join(".ralph")),
         before,
-        "only looked at"
+        "no file is changed"
     );
 }
 
-/// With an old, damaged or missing snapshot the state is the same, and `state show` says so.
+/// With an outdated, damaged or missing snapshot, `state show` prints the same state and names the problem.
 #[test]
 fn state_show_reports_an_outdated_snapshot() {
     let scratch = with_history();
@@ -129,7 +129,7 @@ fn state_show_reports_an_outdated_snapshot() {
         ran.stdout
     );
     let json = good(&scratch, &["state", "show", "--json"]).json();
-    assert_eq!(json["custom"]["a"], 1, "the journal has it");
+    assert_eq!(json["custom"]["a"], 1, "the journal has the value");
     fs::write(snapshot(&scratch), "{}").unwrap();
     let ran = good(&scratch, &["state", "show"]);
     assert!(ran.stdout.contains("is damaged"), "{}", ran.stdout);
@@ -154,7 +154,10 @@ fn state_commands_without_a_loop_are_refused() {
         assert_eq!(ran.code(), Some(1), "{words:?}: {}", ran.snapshot());
         assert!(ran.stderr.contains("no loop in"), "{}", ran.snapshot());
     }
-    assert!(!scratch.path().join(".ralph").exists(), "nothing is made");
+    assert!(
+        !scratch.path().join(".ralph").exists(),
+        "no file is created"
+    );
 }
 
 #[test]
@@ -167,7 +170,7 @@ fn verify_names_damaged_objects_with_a_hint() {
     assert_eq!(json["good"], true);
     assert_eq!(json["objects"][0]["kind"], "journal");
 
-    // Damage before the snapshot: the loop does not need that record.
+    // The damaged record is older than the snapshot, so the loop does not need it.
     let path = journal(&scratch);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(
@@ -190,7 +193,7 @@ fn verify_names_damaged_objects_with_a_hint() {
         ran.stderr
     );
 
-    // Without the snapshot a record is lost.
+    // Without the snapshot, the damaged record is lost.
     fs::remove_file(snapshot(&scratch)).unwrap();
     let ran = tachikoma(&scratch).run(["state", "verify", "--json"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
@@ -230,7 +233,7 @@ fn exported(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn an_export_has_state_records_and_an_end_marker() {
+fn an_export_contains_the_state_all_records_and_an_end_marker() {
     let scratch = with_history();
     let lines = exported(&good(&scratch, &["state", "export"]).stdout);
     let records = exported(&good(&scratch, &["events", "--json"]).stdout);
@@ -244,7 +247,7 @@ fn an_export_has_state_records_and_an_end_marker() {
 }
 
 #[test]
-fn an_export_overwrites_only_with_force() {
+fn an_export_overwrites_a_file_only_with_force() {
     let scratch = with_history();
     let ran = good(&scratch, &["state", "export", "--output", "out.jsonl"]);
     assert!(ran.stdout.contains("records are in out.jsonl"));
@@ -260,7 +263,7 @@ fn an_export_overwrites_only_with_force() {
         &["state", "export", "--output", "out.jsonl", "--force"],
     );
     assert_eq!(scratch.read("out.jsonl"), text);
-    // An unreadable journal leaves no incomplete export.
+    // If the journal is unreadable, no incomplete export is left.
     let path = journal(&scratch);
     let damaged = fs::read_to_string(&path).unwrap().replace("crc", "crd");
     fs::write(&path, damaged).unwrap();
@@ -272,7 +275,7 @@ fn an_export_overwrites_only_with_force() {
 
 /// A loop with temporary state can be shown while it runs.
 #[test]
-fn an_unsaved_loop_has_a_state() {
+fn a_loop_with_temporary_state_can_be_shown() {
     let scratch = Scratch::new();
     scratch.write("tachikoma.toml", "[state]\nenabled = false\n");
     let live = tachikoma(&scratch).spawn(run(&[], "touch up; exec sleep 600"));
@@ -296,7 +299,7 @@ fn an_unsaved_loop_has_a_state() {
 }
 
 #[test]
-fn a_loop_that_runs_can_be_exported() {
+fn a_running_loop_can_be_exported() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let lines = exported(&good(&scratch, &["state", "export"]).stdout);

@@ -46,13 +46,13 @@ fn state_set_without_a_runner_is_journaled() {
     let on_disk = scratch.read(".ralph/state.json");
     let on_disk: Value = serde_json::from_str(&on_disk).unwrap();
     assert_eq!(on_disk["custom"], json!({"a": {"b": [1, "two", null]}}));
-    // Nothing else of the loop has changed.
+    // No other part of the state has changed.
     let mut after = status(&scratch);
     after["last_activity"] = before["last_activity"].clone();
     assert_eq!(after, before);
 }
 
-/// Numbers survive being written and read again and again, to the last bit.
+/// Numbers are exactly the same after being written and read repeatedly.
 #[test]
 fn numbers_survive_state_set_and_new_runs() {
     let scratch = with_history();
@@ -66,7 +66,7 @@ fn numbers_survive_state_set_and_new_runs() {
         done(&set(&scratch, "other", limit), "other is set");
     }
     assert_eq!(custom(&scratch)["numbers"], expected["numbers"]);
-    // Numbers that imprecise JSON parsers change.
+    // Imprecise JSON parsers change these numbers.
     for (place, number) in [
         (9, "0.30000000000000004"),
         (10, "31.245270191439438"),
@@ -85,11 +85,15 @@ fn a_live_runner_records_state_set() {
     let shown = tachikoma(&scratch).run(["state", "show", "--json"]).json();
     assert_eq!(shown["custom"], json!({"a": [true]}));
     kill(&scratch, live);
-    assert_eq!(custom(&scratch), json!({"a": [true]}), "over a crash");
+    assert_eq!(
+        custom(&scratch),
+        json!({"a": [true]}),
+        "the value survives a crash"
+    );
 }
 
 #[test]
-fn the_agent_may_not_set_anything() {
+fn the_agent_may_not_run_state_set() {
     let scratch = Scratch::new();
     let binary = env!("CARGO_BIN_EXE_tachikoma");
     let script = format!("{binary} state set a 1 2> refused; echo $? >> refused");
@@ -155,14 +159,14 @@ fn the_number_of_custom_keys_is_limited() {
     done(&set(&scratch, "more", "1"), "more is set");
 }
 
-/// A crash is still detected after `state set`, which does not count as a runner.
+/// `state set` is not a run, so the next run still reports the crash.
 #[test]
 fn state_set_after_a_crash_is_seen_by_the_next_run() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     kill(&scratch, live);
     let lock = scratch.read(".ralph/lock");
-    // An incomplete last line, as a killed runner leaves it.
+    // A killed runner leaves an incomplete last line like this one.
     let path = crate::support::journal(&scratch);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, format!("{text}{{\"seq\":99")).unwrap();

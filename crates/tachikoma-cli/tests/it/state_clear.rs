@@ -28,15 +28,22 @@ fn a_loop_that_is_cleared_is_archived_and_the_next_run_begins_another() {
         fs::read(loops(&scratch)[0].join("archived.json")).unwrap(),
         snapshot
     );
-    assert!(status(&scratch)["loop_id"].is_null(), "no loop is current");
+    assert!(
+        status(&scratch)["loop_id"].is_null(),
+        "there is no current loop"
+    );
     let ran = tachikoma(&scratch).run(CLEAR);
-    assert_eq!(ran.code(), Some(1), "nothing is left to clear");
+    assert_eq!(ran.code(), Some(1), "there is nothing to clear");
 
     let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_ne!(status(&scratch)["loop_id"], old);
     for (path, bytes) in before {
-        assert_eq!(fs::read(path).unwrap(), bytes, "the old one is kept");
+        assert_eq!(
+            fs::read(path).unwrap(),
+            bytes,
+            "the old loop is still there"
+        );
     }
     let ran = tachikoma(&scratch).run(["state", "verify"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -81,13 +88,13 @@ fn a_snapshot_that_cannot_be_read_is_kept() {
         let ran = tachikoma(&scratch).run(run(&["--new", "--quiet"], CLAIMS));
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
         let kept = match text.contains("version") {
-            // The version that wrote the snapshot can resume the loop.
+            // This snapshot is archived, so that the version that wrote it can resume the loop.
             true => format!(".ralph/loops/{first}/archived.json"),
             false => ".ralph/quarantine/state.json.1".to_owned(),
         };
         assert_eq!(scratch.read(kept.as_str()), text);
     }
-    // Also if no loop is left.
+    // The snapshot is also kept if no loop is left.
     let scratch = with_history();
     assert_eq!(tachikoma(&scratch).run(CLEAR).code(), Some(0));
     let newer = "{\n  \"version\": 99,\n  \"new\": 1}\n";
@@ -98,7 +105,7 @@ fn a_snapshot_that_cannot_be_read_is_kept() {
     assert_eq!(scratch.read(".ralph/state.json"), newer);
 }
 
-/// Only the version that wrote the snapshot can read it.
+/// Only the version that wrote this snapshot can read it, so it must not be archived.
 #[test]
 fn a_snapshot_of_a_newer_version_is_not_cleared() {
     let scratch = with_history();
@@ -170,7 +177,7 @@ fn full() -> Scratch {
         let ralph = scratch.path().join(".ralph");
         fs::copy(ralph.join("state.json"), ralph.join(name)).unwrap();
     }
-    // As a killed runner leaves it.
+    // A killed runner leaves its socket.
     drop(UnixListener::bind(scratch.runtime_dir().join(format!("tachikoma/{id}.sock"))).unwrap());
     scratch
 }
@@ -275,7 +282,7 @@ fn clear_asks_at_a_terminal() {
         let mut terminal = Terminal::start(&tachikoma(&scratch), words, 0);
         terminal.await_text(question);
         terminal.press(b'\n');
-        assert_eq!(terminal.wait(), Some(1), "no answer is no");
+        assert_eq!(terminal.wait(), Some(1), "no answer means no");
         assert_eq!(files(&scratch.path().join(".ralph")), before);
         let mut terminal = Terminal::start(&tachikoma(&scratch), words, 0);
         terminal.await_text(question);

@@ -1,4 +1,4 @@
-//! The groups of the snapshot, and its location.
+//! The top-level groups of the snapshot, and where the file is written.
 
 use serde_json::{Value, json};
 use tachikoma_testkit::Scratch;
@@ -36,7 +36,7 @@ fn a_new_loop_has_the_settings_of_its_launch() {
 }
 
 #[test]
-fn a_session_starts_from_nothing_and_leaves_its_end_and_reason() {
+fn a_new_session_has_new_counters_and_the_history_has_the_end_and_reason_of_old_ones() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -47,7 +47,10 @@ fn a_session_starts_from_nothing_and_leaves_its_end_and_reason() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let found = snapshot(&scratch);
     let session = &found["session"];
-    assert_eq!(session["iterations"], 1, "the fifth is the third's first");
+    assert_eq!(
+        session["iterations"], 1,
+        "the fifth iteration is the first one of the third session"
+    );
     let history = session["history"].as_array().expect("a list");
     assert_eq!(history.len(), 2);
     let mut before = found["core"]["started"].clone();
@@ -71,7 +74,7 @@ fn a_session_starts_from_nothing_and_leaves_its_end_and_reason() {
     assert_eq!(found["metrics"], expected);
 }
 
-/// Called from another directory with all paths configured: no file is created in the caller's directory.
+/// The command runs in another directory and all paths are configured. No file is created in that directory.
 #[test]
 fn paths_are_relative_to_the_working_directory() {
     let scratch = Scratch::new();

@@ -27,16 +27,17 @@ pub fn tachikoma(scratch: &Scratch) -> Tool<'_> {
 /// Variable that turns no-progress detection off.
 pub const PATIENCE: &str = "TACHIKOMA_STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS";
 
-/// Returns the binary with default settings.
+/// Returns the binary without the setting that turns no-progress detection off.
 pub fn as_configured(scratch: &Scratch) -> Tool<'_> {
     Tool::new(env!("CARGO_BIN_EXE_tachikoma"), scratch)
 }
 
-/// The binary without root's rights. Everything in `scratch` is handed over, a copy of the binary too: the original may
-/// lie where others may not look.
+/// Returns the binary for a run without root rights. All files in `scratch` change their owner. The binary is copied, because
+/// others may not be able to read the original.
 pub fn unprivileged(scratch: &Scratch) -> Tool<'_> {
     let copy = scratch.home().join("tachikoma");
-    // Not written by this process: another test's child could still hold it open for writing when it is to be run.
+    // `cp` copies the binary. If this process wrote it, a child of another test could have it open for writing, and it could not
+    // be executed.
     let copied = Command::new("cp")
         .arg(env!("CARGO_BIN_EXE_tachikoma"))
         .arg(&copy)
@@ -50,8 +51,7 @@ pub fn unprivileged(scratch: &Scratch) -> Tool<'_> {
     Tool::new(copy, scratch).env(PATIENCE, "0").unprivileged()
 }
 
-/// The words of `tachikoma run FLAGS -- sh -c SCRIPT`, with a prompt of its own; without delay if
-/// none is given.
+/// Returns the arguments `run --prompt-text go FLAGS -- sh -c SCRIPT`, with `--delay 0s` unless the flags set a delay.
 pub fn run<'a>(flags: &[&'a str], script: &'a str) -> Vec<&'a str> {
     let mut words = vec!["run", "--prompt-text", "go"];
     if !flags.contains(&"--delay") {
@@ -78,9 +78,9 @@ const STOOD_STILL: &str = "stood still for ";
 
 /// Returns the output, with machine-dependent parts replaced.
 pub fn shown(ran: &Ran) -> String {
-    // How far the snapshot is when the runner is killed depends on timing.
+    // Whether the snapshot is up to date when the runner is killed depends on timing.
     let text = ran.snapshot();
-    // The machine may be suspended.
+    // A suspend of the machine causes additional lines, which are removed.
     let lines = text.lines().filter(|line| !line.contains(STOOD_STILL));
     let lines = lines.map(|line| match line.split_once(STATE_FROM) {
         Some((before, _)) => format!("{before}{STATE_FROM}[SOURCE]"),
@@ -114,7 +114,7 @@ pub fn journals(scratch: &Scratch) -> BTreeMap<PathBuf, Vec<u8>> {
     files(&scratch.path().join(".ralph/loops"))
 }
 
-/// Returns the directories of all loops, by name.
+/// Returns the directories of all loops, sorted by name.
 pub fn loops(scratch: &Scratch) -> Vec<PathBuf> {
     let entries = fs::read_dir(scratch.path().join(".ralph/loops"))
         .into_iter()

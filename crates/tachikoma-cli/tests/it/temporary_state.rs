@@ -1,4 +1,4 @@
-//! `state.enabled = false`: the loop works and leaves no files.
+//! With `state.enabled = false`, the loop works and leaves no files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ const UNKEPT: &str = "[state]\nenabled = false\n";
 fn unkept(scratch: &Scratch) -> Tool<'_> {
     scratch.write("tachikoma.toml", UNKEPT);
     let temporary = scratch.home().join("tmp");
-    fs::create_dir_all(&temporary).expect("it is ours");
+    fs::create_dir_all(&temporary).expect("the test owns this file");
     tachikoma(scratch).env("TMPDIR", temporary)
 }
 
 /// Returns the files in the temporary directory.
 fn stores(scratch: &Scratch) -> Vec<PathBuf> {
-    let user = fs::read_dir(scratch.home().join("tmp")).expect("it is ours");
+    let user = fs::read_dir(scratch.home().join("tmp")).expect("the test owns this file");
     let below = user
         .flatten()
         .filter_map(|dir| fs::read_dir(dir.path()).ok());
@@ -42,7 +42,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_loop_runs_to_its_end_and_leaves_nothing() {
+fn a_loop_with_temporary_state_runs_to_its_end_and_leaves_no_files() {
     let scratch = Scratch::new();
     let script = "echo $TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 2 ] && exit 1; true";
     let ran = unkept(&scratch).run(run(&["--max-iterations", "3"], script));
@@ -78,7 +78,7 @@ fn a_loop_runs_to_its_end_and_leaves_nothing() {
     );
     assert_eq!(status(&scratch)["loop_id"], serde_json::Value::Null);
 
-    // No loop can be resumed.
+    // The next run starts a new loop, because no loop can be resumed.
     let ran = unkept(&scratch).run(run(&["--max-iterations", "1", "--json"], "true"));
     assert!(
         ran.stdout.contains("\"resumption\":{\"kind\":\"new\"}"),
@@ -96,7 +96,7 @@ fn a_live_loop_with_temporary_state_answers_requests() {
         live.stdout().contains("| hello")
     });
     let below = scratch.path().join("below");
-    fs::create_dir(&below).expect("it is ours");
+    fs::create_dir(&below).expect("the test owns this file");
 
     let status = unkept(&scratch).in_dir("below").run(["status", "--json"]);
     let status = status.json();
@@ -121,7 +121,7 @@ fn a_live_loop_with_temporary_state_answers_requests() {
     assert_eq!(
         stores(&scratch).len(),
         1,
-        "a second runner leaves the first one's store alone"
+        "a second runner does not remove the state of the first one"
     );
 
     assert_eq!(tool.run(["stop"]).code(), Some(0));
@@ -138,7 +138,7 @@ fn temporary_state_of_a_killed_runner_is_removed_at_the_next_start() {
     let left = stores(&scratch);
     assert_eq!(left.len(), 1);
     kill(&scratch, live);
-    assert_eq!(stores(&scratch), left, "nobody is left to clean up");
+    assert_eq!(stores(&scratch), left, "the killed runner did not clean up");
 
     let ran = tool.run(run(&["--json", "--max-iterations", "1"], "true"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -177,7 +177,7 @@ fn a_saved_loop_is_not_used_with_temporary_state() {
     assert_eq!(files(&scratch.path().join(".ralph")), before);
     assert_eq!(loops(&scratch).len(), 1);
 
-    fs::remove_file(scratch.path().join("tachikoma.toml")).expect("it is ours");
+    fs::remove_file(scratch.path().join("tachikoma.toml")).expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--delay", "0s"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["loop_id"], kept);
@@ -188,14 +188,14 @@ fn a_saved_loop_is_not_used_with_temporary_state() {
 fn git_snapshots_of_temporary_state_are_removed_and_commits_stay() {
     let scratch = repository(UNKEPT);
     let temporary = scratch.home().join("tmp");
-    fs::create_dir_all(&temporary).expect("it is ours");
+    fs::create_dir_all(&temporary).expect("the test owns this file");
     let tool = tachikoma(&scratch).env("TMPDIR", temporary);
     let script = format!("{WORK} [ $TACHIKOMA_ITERATION != 3 ] || {BUSY}");
     let ran = tool.run(run(&["--max-iterations", "2"], &script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(subjects(&scratch).len(), 3);
     assert_eq!(snapshots(&scratch), []);
-    // Also after the runner is killed.
+    // The snapshots are removed after a kill of the runner, too.
     let live = tool.spawn(run(&[], &format!("{WORK} {BUSY}")));
     await_until("a snapshot", SOON, || !snapshots(&scratch).is_empty());
     kill(&scratch, live);

@@ -36,7 +36,7 @@ fn has(scratch: &Scratch, name: &str) -> bool {
     scratch.path().join(name).exists()
 }
 
-/// Returns the names of all trust files.
+/// Returns the names of all files that record trust.
 fn recorded(scratch: &Scratch) -> Vec<String> {
     let all = crate::support::files(&scratch.home().join(".local/state/tachikoma/trust"));
     let names = all.keys().filter_map(|path| path.file_name()?.to_str());
@@ -91,22 +91,30 @@ fn trusted_configuration_runs_until_a_program_or_permission_changes() {
     }
     let bypass = format!("{HOSTILE}[agents.claude]\npermission = 'bypass'\n");
     scratch.write("tachikoma.toml", &bypass);
-    assert_eq!(tool.run(["run"]).code(), Some(2), "a permission");
+    assert_eq!(
+        tool.run(["run"]).code(),
+        Some(2),
+        "a changed permission needs trust"
+    );
     scratch.write("tachikoma.toml", bypass.replace("bypass", "safe"));
     assert_eq!(
         tool.run(["run"]).code(),
         Some(0),
-        "the strictest permission"
+        "the strictest permission needs no trust"
     );
     let other = cloned(HOSTILE);
     let elsewhere = untrusting(&other).env("HOME", scratch.home());
-    assert_eq!(elsewhere.run(["run"]).code(), Some(2), "another directory");
+    assert_eq!(
+        elsewhere.run(["run"]).code(),
+        Some(2),
+        "another directory needs its own trust"
+    );
     obey(&tool, &["trust", "--revoke"]);
     assert_eq!(tool.run(["run"]).code(), Some(2), "revoked");
 }
 
 #[test]
-fn trust_flag_holds_for_one_run_and_for_the_content_at_its_start() {
+fn trust_flag_is_valid_for_one_run_and_for_the_content_at_its_start() {
     let scratch = cloned(&HOSTILE.replace("touch ran;", &format!("{UP} {UNTIL_GO}")));
     let tool = untrusting(&scratch);
     let live = tool.spawn(["run", "--trust"]);
@@ -122,7 +130,11 @@ fn trust_flag_holds_for_one_run_and_for_the_content_at_its_start() {
     assert_eq!(refused.code(), Some(1), "{}", refused.snapshot());
     assert_eq!(stop(&tool, live), Some(5));
     scratch.write("tachikoma.toml", text);
-    assert_eq!(tool.run(["run"]).code(), Some(2), "it was for one run");
+    assert_eq!(
+        tool.run(["run"]).code(),
+        Some(2),
+        "the flag was valid for one run"
+    );
     assert!(!recorded(&scratch).contains(&"configuration".to_owned()));
 }
 
@@ -182,11 +194,11 @@ fn files_variables_and_flags_of_the_user_need_no_trust() {
 }
 
 #[test]
-fn programs_of_a_loop_cannot_trust_in_the_users_place() {
+fn programs_of_a_loop_cannot_trust_a_configuration_for_the_user() {
     let scratch = Scratch::new();
     scratch.write("hostile.toml", HOSTILE);
     let bin = env!("CARGO_BIN_EXE_tachikoma");
-    // Directly, with an empty environment, and as a daemon.
+    // The agent runs `trust` directly, with an empty environment, and as a daemon.
     let agent = format!(
         "cp hostile.toml tachikoma.toml
         {bin} trust; echo $? >> codes
@@ -204,7 +216,7 @@ fn programs_of_a_loop_cannot_trust_in_the_users_place() {
 }
 
 #[test]
-fn person_at_the_terminal_is_asked_once() {
+fn user_at_the_terminal_is_asked_once() {
     let scratch = cloned(HOSTILE);
     let tool = untrusting(&scratch);
     for (answer, code) in [(b'n', Some(2)), (b'y', Some(0))] {

@@ -14,7 +14,7 @@ use crate::support::{
 };
 use crate::trust::untrusting;
 
-/// Creates a loop with its own program that is at its limit.
+/// Creates a loop with another program, which has reached its limit.
 fn planted(scratch: &Scratch, program: &str) {
     let ran = untrusting(scratch).run(run(&["--max-iterations", "1"], program));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -54,7 +54,11 @@ fn planted_loop_is_refused_until_it_is_adopted() {
     assert!(!has(&scratch, "ran"));
     assert_eq!(journals(&scratch), before);
     let status = tool.run(["status"]);
-    assert_eq!(status.code(), Some(0), "reading is not refused");
+    assert_eq!(
+        status.code(),
+        Some(0),
+        "commands that only read are not refused"
+    );
 
     let once = tool.run(["run", "--trust", "--max-iterations", "2"]);
     assert_eq!(once.code(), Some(3), "{}", once.snapshot());
@@ -62,7 +66,7 @@ fn planted_loop_is_refused_until_it_is_adopted() {
     assert_eq!(
         tool.run(["run", "--max-iterations", "3"]).code(),
         Some(2),
-        "--trust was for one run"
+        "--trust was valid for one run"
     );
     insta::assert_snapshot!("adopted", shown(&tool.run(["trust"])));
     let ran = tool.run(["run", "--max-iterations", "3"]);
@@ -70,7 +74,7 @@ fn planted_loop_is_refused_until_it_is_adopted() {
 }
 
 #[test]
-fn program_that_was_put_into_the_state_of_a_known_loop_is_refused() {
+fn changed_program_in_the_state_of_a_known_loop_is_refused() {
     let scratch = Scratch::new();
     planted(&scratch, "touch mine");
     let other = Scratch::new();
@@ -153,7 +157,7 @@ fn restored_loop_is_trusted() {
     assert_eq!(restored.code(), Some(0), "{}", restored.snapshot());
     assert!(
         restored.stderr.contains("touch ran"),
-        "it says what a run starts: {}",
+        "the message names the program that a run starts: {}",
         restored.stderr
     );
     let ran = tool.run(["run", "--max-iterations", "2"]);
@@ -182,7 +186,7 @@ fn loop_that_an_agent_starts_is_not_trusted() {
 #[test]
 fn files_of_another_user_are_refused() {
     if !geteuid().is_root() {
-        // Only root can change the owner of files.
+        // Only root can change the owner of files, so other users skip this test.
         return;
     }
     let give = |path: &Path| {
@@ -215,7 +219,7 @@ fn files_of_another_user_are_refused() {
 }
 
 #[test]
-fn runner_of_another_user_is_not_talked_to() {
+fn command_to_a_runner_of_another_user_is_not_sent() {
     if !geteuid().is_root() {
         return;
     }
@@ -223,7 +227,7 @@ fn runner_of_another_user_is_not_talked_to() {
     let tool = unprivileged(&theirs);
     let mut live = tool.spawn(run(&[], BUSY));
     await_events(&theirs, "agent_launched", 1);
-    // The lock file is ours and held, and names a socket of another user.
+    // We own the locked lock file, but it names a socket of another user.
     let scratch = Scratch::new();
     planted(&scratch, "true");
     let path = scratch.write(".ralph/lock", theirs.read(".ralph/lock"));
@@ -233,7 +237,7 @@ fn runner_of_another_user_is_not_talked_to() {
     assert_eq!(refused.code(), Some(1), "{}", refused.snapshot());
     let stderr = &refused.stderr;
     assert!(stderr.contains("belongs to another user"), "{stderr}");
-    assert!(live.is_running(), "it was told to stop");
+    assert!(live.is_running(), "the other runner got no request");
     assert_eq!(tool.run(["stop", "--now"]).code(), Some(0));
     assert_eq!(live.wait(SOON).code(), Some(5));
 }

@@ -1,4 +1,4 @@
-//! What an agent gets in each turn: prompt, hand-off, variables, stdin.
+//! Input of an agent in each turn: prompt, hand-off, variables and stdin.
 
 use std::fs;
 use std::io::Write as _;
@@ -34,9 +34,9 @@ fn the_prompt_is_read_again_at_each_iteration() {
     assert_eq!(scratch.read("got-2"), "second\n");
 }
 
-// complaint_17
+// Complaint 17: the agent did not run in the configured working directory.
 #[test]
-fn the_agent_works_in_the_working_directory_that_is_set() {
+fn the_agent_runs_in_the_configured_working_directory() {
     let scratch = Scratch::new();
     scratch.write("tachikoma.toml", "working_dir = \"work\"\n");
     scratch.write("work/prompt.md", "go\n");
@@ -44,16 +44,23 @@ fn the_agent_works_in_the_working_directory_that_is_set() {
     let words = ["run", "--max-iterations", "1", "--", "sh", "-c", script];
     let ran = tachikoma(&scratch).run(words);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert_eq!(scratch.read("work/got"), "go\n", "its prompt lies there");
+    assert_eq!(
+        scratch.read("work/got"),
+        "go\n",
+        "the prompt is read from the working directory"
+    );
     let place = fs::canonicalize(scratch.path().join("work")).unwrap();
     assert_eq!(
         scratch.read("work/where").trim_end(),
         place.to_str().unwrap()
     );
-    assert!(place.join(".ralph/loops").is_dir(), "and so does its state");
+    assert!(
+        place.join(".ralph/loops").is_dir(),
+        "the state is in the working directory"
+    );
 }
 
-// complaint_19
+// Complaint 19: files of the loop were committed or deleted by git commands of the agent.
 #[test]
 fn git_ignores_the_state_of_the_loop() {
     let scratch = Scratch::with_git();
@@ -71,7 +78,7 @@ fn git_ignores_the_state_of_the_loop() {
 }
 
 #[test]
-fn a_prompt_that_vanishes_is_a_failed_iteration_until_it_is_back() {
+fn iterations_fail_while_the_prompt_file_is_missing() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
     let script = format!("test -e seen && {CLAIMS} || {{ touch seen; rm prompt.md; }}");
@@ -91,7 +98,7 @@ fn a_prompt_that_vanishes_is_a_failed_iteration_until_it_is_back() {
 }
 
 #[test]
-fn a_reboot_hands_over_to_the_next_session() {
+fn a_reboot_gives_a_hand_off_to_the_next_session() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "the task\n");
     let script = format!(
@@ -238,7 +245,7 @@ fn a_long_lived_agent_gets_no_iteration_variables() {
     );
 }
 
-// complaint_8
+// Complaint 8: the agent read the stdin of the loop.
 #[test]
 fn the_agent_does_not_inherit_stdin() {
     let scratch = Scratch::new();
@@ -260,7 +267,7 @@ fn the_agent_does_not_inherit_stdin() {
 }
 
 #[test]
-fn the_prompt_can_be_an_argument() {
+fn the_prompt_can_be_passed_as_an_argument() {
     let scratch = Scratch::new();
     let text = "[agents.command]\nprogram = [\"sh\", \"-c\", \"cat > stdin; echo \\\"$1\\\" > argument\", \"sh\"]\nprompt = \"argument\"\n";
     scratch.write("tachikoma.toml", text);
@@ -276,11 +283,7 @@ fn the_prompt_can_be_an_argument() {
     let ran = tachikoma(&scratch).run(words);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(scratch.read("argument"), "go there\n");
-    assert_eq!(
-        scratch.read("stdin"),
-        "",
-        "its input is empty, and at its end"
-    );
+    assert_eq!(scratch.read("stdin"), "", "stdin of the agent is empty");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The uncommitted changes in a bundle, with a record of the owner of each change. The restored loop needs the record.
+//! The uncommitted changes in a bundle, with a record of the owner of each change, which the restored loop needs.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::work_record::{Remembered, WorkRecord};
 use crate::work_tracker::WorkTracker;
 use tachikoma_core::error_chain as chain;
 
-/// Name of the reference with the work tree of the last bundle.
+/// Name of the reference to the commit of the work tree in the last bundle.
 pub const COPIED: &str = "copied";
 
 /// Returns the reference of the work tree that the last bundle contains.
@@ -28,7 +28,7 @@ pub fn copied_ref(loop_id: LoopId) -> String {
     format!("{}/{COPIED}", snapshots::below(loop_id))
 }
 
-/// Commits the work tree to the reference, on top of HEAD. `owner` tells who made the changes since the last survey.
+/// Commits the work tree, with HEAD as its parent, and sets the reference to it. `owner` is the owner of changes since the last survey.
 pub fn save_work_tree(
     source: &BundleSource,
     repository: &Repository,
@@ -46,7 +46,7 @@ pub fn save_work_tree(
     Err("the work tree changes faster than it can be read".to_owned())
 }
 
-/// Makes one attempt. Returns whether the repository stayed unchanged meanwhile.
+/// Makes one attempt to commit the work tree. Returns whether the repository stayed unchanged meanwhile.
 fn try_to_save(
     source: &BundleSource,
     repository: &Repository,
@@ -57,11 +57,11 @@ fn try_to_save(
 ) -> Result<bool, GitError> {
     let git = &repository.git;
     let (head, changes) = (verify(git, "HEAD", cancel)?, owner());
-    // The loop surveys the same files at the same time, with its own index and record.
+    // A copy of the loop's index and record is used, because the loop may survey the same files at the same time.
     let scratch = TemporaryDir::new()?;
     if let Remembered::Work(known) = WorkRecord::read(&loop_dir.join(WORK)) {
         let known = WorkRecord {
-            // A running commit of the loop must not be undone here.
+            // The copied record must not undo a running commit of the loop.
             intended: Default::default(),
             displaced: Default::default(),
             ..*known
@@ -86,7 +86,7 @@ fn try_to_save(
     Ok(true)
 }
 
-/// Returns a commit of what the tracker found, or the existing one if it has the same content.
+/// Commits the tree that the tracker found, or returns the existing commit if it has the same content.
 fn commit_of(
     source: &BundleSource,
     tracker: &WorkTracker,

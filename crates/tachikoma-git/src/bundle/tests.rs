@@ -1,4 +1,4 @@
-//! Bundles of real repositories, and leftovers of processes that died.
+//! Bundles of real repositories, and temporary files of processes that died.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -53,7 +53,7 @@ fn unfinished_bundles_of_dead_processes_are_removed() {
     assert_eq!(bundled, whole(&path));
     let mode = path.metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Another process may be writing it.
+    // Recent files are kept, because another process may be writing them.
     assert!(left.iter().all(|name| dir.path().join(name).exists()));
     let now = path.metadata().unwrap().modified().unwrap();
     let hour_ago = now - Duration::from_secs(3_600);
@@ -110,7 +110,7 @@ fn restore_keeps_existing_files_and_creates_the_others() {
     else {
         panic!("a repository is created");
     };
-    let in_the_way = in_the_way.expect("some are in the way");
+    let in_the_way = in_the_way.expect("existing files differ from the backup");
     let mut paths = in_the_way.paths;
     paths.sort();
     assert_eq!(
@@ -180,7 +180,7 @@ fn bundle_without_the_work_tree_reports_why() {
         ..work_of(&scratch)
     };
     let bundled = work.bundle(dir.path(), &|| ChangeOwner::Others, &CancelToken::new());
-    let lacks = bundled.lacks().expect("something to say");
+    let lacks = bundled.lacks().expect("the reason is reported");
     assert!(
         lacks.starts_with("without uncommitted changes: pattern `[`"),
         "{lacks}"
@@ -192,7 +192,7 @@ fn bundle_without_the_work_tree_reports_why() {
     assert_eq!(there.read("a"), "a");
 }
 
-/// A commit is made after the survey and before the bundle. The surveyed work tree would undo it.
+/// The agent makes a commit after the survey and before the bundle. Restoring the surveyed work tree would undo that commit.
 #[test]
 fn restore_uses_head_if_the_work_tree_in_the_bundle_is_older() {
     let (scratch, dir) = repository();
@@ -239,7 +239,7 @@ fn damaged_bundle_is_packed_again() {
     }
 }
 
-/// Git silently leaves out references that change while it packs.
+/// Git leaves out references that change while it packs, without an error.
 #[test]
 fn bundle_is_packed_again_if_references_change_meanwhile() {
     let (scratch, dir) = repository();
@@ -288,10 +288,10 @@ fn interrupted_restore_of_a_work_tree_can_be_repeated() {
     assert!(matches!(made, Ok(Unpacked::Made { .. })), "{made:?}");
     assert_eq!(there.read("a"), "changed");
     assert!(!mark.exists());
-    // After the first restore the directory has an ordinary repository.
+    // After the first restore, the directory has an ordinary repository, so a second restore only fetches.
     let again = unpack(&work, &path, dir.path(), 0);
     assert!(matches!(again, Ok(Unpacked::Fetched { .. })), "{again:?}");
-    // A repository in a parent directory is not used.
+    // A repository in a parent directory is not used for the restore.
     let inside = BundleSource {
         working_dir: there.path().join("inside"),
         ..work
@@ -327,7 +327,7 @@ fn replaced_snapshot_references_are_renamed() {
         ("2", &theirs),
         ("before-rollback-1", &own),
         ("before-restore-1/2", &own),
-        // The restore is repeated.
+        // The second restore gives the replaced references another name.
         ("before-restore-2/3", &theirs),
     ] {
         assert_eq!(there.git(&["rev-parse", &at(name)]), *commit, "{name}");

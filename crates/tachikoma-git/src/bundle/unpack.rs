@@ -12,7 +12,7 @@ use crate::repository::Repository;
 use crate::snapshots::{self, KeptSnapshot, Moment};
 use tachikoma_core::error_chain as chain;
 
-/// Name of a file in the git directory that exists until the work tree is complete.
+/// Name of a file in the git directory that exists while a restore is incomplete.
 pub const MARK: &str = "tachikoma-restoring";
 
 /// Result of restoring a bundle.
@@ -20,16 +20,16 @@ pub const MARK: &str = "tachikoma-restoring";
 pub enum Unpacked {
     /// A repository was created, with its work tree.
     Made {
-        /// What HEAD names: a branch or a commit.
+        /// Name of the branch or commit that HEAD points to.
         on: String,
         /// Whether uncommitted changes were restored, too.
         from_snapshot: bool,
-        /// Existing files that differ from the backup. They were not changed.
+        /// Existing files that differ from the backup and were not changed; `None` if there are none.
         in_the_way: Option<InTheWay>,
     },
-    /// There was a repository. It has the commits now, and its work tree is unchanged.
+    /// A repository existed. It has the commits of the bundle now, and its work tree is unchanged.
     Fetched {
-        /// What the user has to merge before the loop continues; `None` if HEAD has all commits.
+        /// Commits that the user has to merge before the loop continues; `None` if HEAD contains all commits.
         merge: Option<Merge>,
         /// Whether the backup has uncommitted changes.
         uncommitted: bool,
@@ -39,9 +39,9 @@ pub enum Unpacked {
 /// Commits of the loop that are in the repository, but not in its branch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Merge {
-    /// What HEAD named in the backup: a branch or a commit.
+    /// Name of the branch or commit that HEAD pointed to in the backup.
     pub on: String,
-    /// Whether the branch here can be fast-forwarded.
+    /// Whether the current branch can be fast-forwarded to these commits.
     pub is_ahead: bool,
 }
 
@@ -54,16 +54,16 @@ pub struct InTheWay {
     pub commit: String,
 }
 
-/// Commits and branch in a bundle.
+/// References in a bundle.
 pub struct BundleContent {
     head: Option<String>,
     /// The branch that HEAD named in the backup; `None` if HEAD was detached.
     branch: Option<String>,
-    /// The commit of the work tree.
+    /// The commit of the work tree; `None` if the bundle has no uncommitted changes.
     tree: Option<String>,
 }
 
-/// Restores the work in a bundle: into the existing repository, or into a new or empty one. Blocks.
+/// Restores the content of a bundle into the existing repository, or into a new or empty one. Blocks.
 ///
 /// # Errors
 /// Git fails. Existing files are unchanged, and a new repository is removed.
@@ -85,7 +85,7 @@ pub fn unpack(
             let head = git.command("symbolic-ref HEAD");
             let head = head.stdout_line(&cancel).map_err(describe)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
-                // Makes HEAD name the same branch as before.
+                // HEAD points to the same branch as before again.
                 let back = git.command("symbolic-ref HEAD").arg(&head);
                 let _ = back.stdout(&cancel);
                 describe(error)
@@ -110,7 +110,7 @@ pub fn unpack(
             let init = git.command("init --quiet");
             init.stdout(&cancel).map_err(describe)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
-                // `git init` created the directory a moment ago.
+                // The git directory is new: `git init` just created it.
                 let _ = std::fs::remove_dir_all(source.working_dir.join(".git"));
                 describe(error)
             })
@@ -118,7 +118,7 @@ pub fn unpack(
     }
 }
 
-/// Returns whether a repository is empty, as after `git init`, or was left incomplete by a restore that died.
+/// Returns whether a repository has to be filled: it is empty, or a restore that died left it incomplete.
 fn is_to_be_made(source: &BundleSource, cancel: &CancelToken) -> Result<bool, GitError> {
     let git = Git::new(&source.working_dir, source.search_path.as_deref());
     let nothing = |words| {
@@ -130,8 +130,8 @@ fn is_to_be_made(source: &BundleSource, cancel: &CancelToken) -> Result<bool, Gi
     Ok(verify(&git, "HEAD", cancel)?.is_none() && (is_half_made()? || is_empty()?))
 }
 
-/// Fetches all references of the loop. Existing references with another commit are renamed first. So are snapshots of later
-/// iterations, because the restored loop repeats those iterations.
+/// Fetches all references of the loop. Existing references with another commit are renamed first. Snapshots of later iterations
+/// are renamed, too, because the restored loop repeats those iterations.
 pub fn fetch(
     source: &BundleSource,
     git: &Git,
@@ -213,11 +213,11 @@ fn make(
         Some(head) => run(git.command("read-tree").arg(head))?,
         None => run(git.command("read-tree --empty"))?,
     };
-    // Refreshes the index, so that git need not read every file again.
+    // A refreshed index saves git from reading every file again.
     let _ = git.command("update-index -q --refresh").run(&cancel);
     let _ = std::fs::remove_file(&mark);
     if let Some(present) = present {
-        // Without the record all changes belong to others, and the loop warns about that.
+        // Without this record, all changes belong to others, and the loop warns about that.
         let _ = copied::write_restored_record(source, git, &present, head.as_deref(), loop_dir);
     }
     Ok(Unpacked::Made {
@@ -227,7 +227,7 @@ fn make(
     })
 }
 
-/// Writes the files of a commit. Existing files are not changed. Returns those that differ from the commit.
+/// Writes the files of a commit. Existing files are not changed. Returns the existing files that differ from the commit.
 fn check_out(source: &BundleSource, git: &Git, commit: &str) -> Result<Vec<String>, GitError> {
     let cancel = CancelToken::new();
     let run = |command: GitCommand<'_>| command.timeout(Some(TIMEOUT)).stdout(&cancel);
@@ -238,13 +238,13 @@ fn check_out(source: &BundleSource, git: &Git, commit: &str) -> Result<Vec<Strin
     if !free.is_empty() {
         let command = git.command("checkout-index --quiet -u -z --stdin");
         let free = join_nul(free.into_iter());
-        // There is no remote yet, so that LFS pointers stay pointers.
+        // The repository has no remote yet, so LFS objects cannot be fetched.
         run(command.env("GIT_LFS_SKIP_SMUDGE", "1").stdin(&free))?;
     }
     if taken.is_empty() {
         return Ok(Vec::new());
     }
-    // Equal files are not a conflict.
+    // Existing files with the same content are not reported as different.
     let refresh = git.command("update-index -q --really-refresh");
     refresh.timeout(Some(TIMEOUT)).run(&cancel)?;
     let changed = run(git.command("diff-files -z --name-only"))?;
@@ -265,7 +265,7 @@ fn is_taken(source: &BundleSource, path: &[u8]) -> bool {
     ancestors(path).any(is_no_dir) || !there(path).is_err_and(is_free)
 }
 
-/// Returns the file that exists until the work tree is complete. `dir` is the directory of the repository.
+/// Returns the path of the file that marks an incomplete restore. `dir` is the top of the repository.
 fn mark(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<PathBuf, GitError> {
     let command = git.command("rev-parse --git-path").arg(MARK);
     Ok(dir.join(command.stdout_line(cancel)?))
@@ -275,7 +275,7 @@ fn is_iteration(kept: &KeptSnapshot) -> bool {
     matches!(kept.moment, Moment::Iteration(_))
 }
 
-/// Returns the commit of a work tree if its parent is HEAD. Otherwise it is older or newer than HEAD.
+/// Returns the commit of a work tree if its parent is HEAD. Otherwise the work tree does not match HEAD.
 fn fitting(
     git: &Git,
     commit: Option<String>,
@@ -289,7 +289,7 @@ fn fitting(
     Ok(fits.then(|| commit.to_owned()))
 }
 
-/// Returns what has to be merged, so that the branch contains a commit.
+/// Returns the commits that have to be merged so that the branch contains `commit`; `None` if it already does.
 fn to_merge(
     git: &Git,
     commit: &str,

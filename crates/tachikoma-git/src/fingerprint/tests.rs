@@ -42,14 +42,14 @@ fn check_compares_a_recently_written_file_by_its_content() {
     let scratch = Scratch::new();
     scratch.write("file", "1");
     let mut fingerprint = scan(&scratch, Fingerprint::default()).fingerprint;
-    // A busy machine needs another attempt.
+    // On a busy machine the check may come too late and is repeated.
     await_until("a check shortly after the write", LIMIT, || {
         scratch.write("file", "1");
         check(&scratch, &mut fingerprint);
         let content = fingerprint.directories[0].files[0].1.content;
         matches!(content, Content::Racy(_))
     });
-    // As if the file had other content with the same stamp, which newer kernels prevent.
+    // This simulates other content with the same stamp, which newer kernels prevent.
     fingerprint.directories[0].files[0].1.content = Content::Racy(0);
     assert_eq!(names(&check(&scratch, &mut fingerprint).changed), ["file"]);
     await_until("a settled stamp", LIMIT, || {
@@ -68,7 +68,7 @@ fn check_lists_a_recently_changed_directory_again() {
         fingerprint.directories[0].racy
     });
     scratch.write("file", "1");
-    // As if the directory had the same stamp.
+    // This simulates a directory with an unchanged stamp.
     let stat = rustix::fs::stat(scratch.path()).unwrap();
     fingerprint.directories[0].stamp = Some(stamp(&stat));
     assert!(check(&scratch, &mut fingerprint).rescan);

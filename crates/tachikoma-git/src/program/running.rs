@@ -12,23 +12,23 @@ use super::{CancelToken, Output, tail};
 use tachikoma_process::Attended;
 use tachikoma_runtime::clock;
 
-/// Interval for noticing cancellation, and the end of the process on systems without pidfd.
+/// Interval at which cancellation is checked, and the end of the process on systems without pidfd.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// After SIGTERM git removes its lock files and a hook may clean up.
+/// Time between SIGTERM and SIGKILL after a timeout. Git removes its lock files in that time, and a hook may clean up.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Shorter than `GRACE`, because the caller waits for the cancellation.
+/// Time between SIGTERM and SIGKILL after a cancellation. It is short, because the caller waits.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
-/// SIGKILL takes effect at once unless a process is stuck in the kernel.
+/// How long to wait for the end of a process after SIGKILL. It ends at once unless it is stuck in the kernel.
 const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 const REAP_PAUSE: Duration = Duration::from_millis(2);
 
-/// Size of the read buffer.
+/// Size of the read buffer in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Only the end of a longer stderr is kept.
+/// Maximum number of bytes of stderr that are stored. Of a longer output, only the end is stored.
 const STDERR_BYTES_MAX: usize = 64 << 10;
 
 /// Reason why a run has no output.
@@ -42,7 +42,7 @@ pub enum Stopped {
 pub struct RunningGit<'a> {
     child: Child,
     pid: Pid,
-    /// Readable once the process has ended; `None` on systems without pidfd.
+    /// File descriptor that is readable once the process has ended; `None` on systems without pidfd.
     pidfd: Option<OwnedFd>,
     stdin: Option<ChildStdin>,
     pending: &'a [u8],
@@ -52,7 +52,7 @@ pub struct RunningGit<'a> {
     stdout_max: usize,
     stderr_bytes: Vec<u8>,
     killed: bool,
-    /// Keeps other code of this process from killing or reaping it.
+    /// Prevents other code of this program from killing or reaping the process.
     _attended: Attended,
 }
 
@@ -88,7 +88,7 @@ impl<'a> RunningGit<'a> {
                 if truncated {
                     self.kill(GRACE);
                 }
-                // A background process of a hook may hold the pipes open. Only what is already in them is read.
+                // A background process of a hook may keep the pipes open, so only data that is already in them is read.
                 if !truncated {
                     self.drain();
                 }
@@ -158,7 +158,7 @@ impl<'a> RunningGit<'a> {
         [stdin, stdout, stderr].into_iter().flatten()
     }
 
-    /// Sleeps until a pipe is ready or the process has ended, and for `at_most`.
+    /// Sleeps until a pipe is ready, the process has ended, or `at_most` has passed.
     fn wait_for_event(&self, at_most: Duration) -> io::Result<()> {
         let pidfd = self.pidfd.as_ref().map(|fd| (fd.as_fd(), PollFlags::IN));
         let fds = self.pipes().chain(pidfd);
@@ -178,7 +178,7 @@ impl<'a> RunningGit<'a> {
             match stdin.write(self.pending) {
                 Ok(written) => self.pending = &self.pending[written..],
                 Err(error) if would_block(&error) => {}
-                // The process closed its stdin. Its exit status tells whether that is a failure.
+                // The process closed its stdin. Its exit status shows whether that is a failure.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.pending = &[],
                 Err(error) => return Err(error),
             }
@@ -199,7 +199,7 @@ impl<'a> RunningGit<'a> {
         Ok(())
     }
 
-    /// Reads the rest of the pipes after the process has ended.
+    /// Reads the remaining data of the pipes after the process has ended.
     fn drain(&mut self) {
         loop {
             let before = self.stdout_bytes.len() + self.stderr_bytes.len();
@@ -218,7 +218,7 @@ impl<'a> RunningGit<'a> {
         match rustix::process::waitid(WaitId::Pid(self.pid), options) {
             Ok(status) => status.is_some(),
             Err(rustix::io::Errno::INTR) => false,
-            // Other code of this process reaped it already.
+            // Other code of this program reaped the process already.
             Err(_) => true,
         }
     }
@@ -233,7 +233,7 @@ impl<'a> RunningGit<'a> {
             if self.has_ended() || now >= deadline {
                 break;
             }
-            // The output is discarded, but a full pipe must not block the process.
+            // The output is read and discarded, because a full pipe would block the process.
             let _ = self.wait_for_event(deadline.duration_since(now).min(POLL_INTERVAL));
             let _ = self.exchange();
             self.stdout_bytes.truncate(self.stdout_max);
@@ -241,7 +241,7 @@ impl<'a> RunningGit<'a> {
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
     }
 
-    /// Reaps the process, and orphans of its group that became children of this process.
+    /// Reaps the process, and orphans of its process group that became children of this process.
     fn reap(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait()?;
         if !self.killed {
@@ -287,7 +287,7 @@ fn open_pidfd(_pid: Pid) -> Option<OwnedFd> {
     None
 }
 
-/// Reads what is available. Returns whether the end was reached.
+/// Reads the available data of a pipe. Returns whether its end was reached.
 fn read<S: Read + AsFd>(stream: &mut Option<S>, into: &mut Vec<u8>) -> io::Result<bool> {
     let Some(stream) = stream else {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! Fake `git` programs that hang, flood their output or fail.
+//! Tests with fake `git` programs that hang, flood their output or fail.
 
 use super::*;
 use tachikoma_runtime::clock;
@@ -67,7 +67,7 @@ fn timeout_kills_git_and_its_children() {
             pid.display()
         ),
     );
-    // On a busy machine it takes a while until it runs at all.
+    // The timeout is long enough for the start of the program on a busy machine.
     let command = git.command("x").timeout(Some(Duration::from_secs(2)));
     let error = command.run(&CancelToken::new()).unwrap_err();
     assert_eq!(error.to_string(), "git x did not end within 2s");
@@ -104,7 +104,7 @@ fn cancel_kills_git_at_once_and_prevents_later_runs() {
 }
 
 #[test]
-fn process_that_ignores_stdin_and_succeeds_is_a_success() {
+fn process_that_does_not_read_stdin_and_succeeds_is_a_success() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exit 0");
     let much = vec![b'x'; 5 << 20];

@@ -1,9 +1,9 @@
-//! Owners of changes: a file of others belongs to them until it is committed.
+//! Owners of changes: a file that others changed belongs to them until it is committed.
 
 use super::*;
 
 #[test]
-fn files_dirty_before_the_loop_are_never_committed() {
+fn files_changed_before_the_loop_are_never_committed() {
     let place = Place::new();
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("untracked.txt", "theirs");
@@ -30,7 +30,7 @@ fn files_dirty_before_the_loop_are_never_committed() {
     let survey = tracker
         .survey(ChangeOwner::Loop, &CancelToken::new())
         .unwrap();
-    assert!(survey.warnings.is_empty(), "said once");
+    assert!(survey.warnings.is_empty(), "the warning is returned once");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn clean_file_belongs_to_the_loop_when_the_loop_changes_it() {
 }
 
 #[test]
-fn file_of_others_that_the_loop_reverts_or_moves_stays_theirs() {
+fn file_of_others_that_the_loop_reverts_or_moves_still_belongs_to_others() {
     let place = Place::new();
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("notes.txt", "theirs");
@@ -75,7 +75,7 @@ fn file_of_others_that_the_loop_reverts_or_moves_stays_theirs() {
     changed(&mut tracker, ChangeOwner::Loop);
     assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.status(), " M a.txt\n?? notes.txt\n");
-    // The user reverts both files, and a rollback of the loop brings them back.
+    // The user reverts both files, and then the loop restores them.
     place.scratch.git(&["checkout", "--quiet", "a.txt"]);
     place.remove("notes.txt");
     snapshot(&mut tracker, 3);
@@ -83,7 +83,7 @@ fn file_of_others_that_the_loop_reverts_or_moves_stays_theirs() {
     place.scratch.git(&args);
     changed(&mut tracker, ChangeOwner::Loop);
     assert_eq!(commits(&mut tracker), 0);
-    // The agent commits the files itself. Later changes of the loop then belong to the loop.
+    // The agent commits the files itself. After that, changes of the loop to these files belong to the loop.
     place.scratch.git(&["add", "-A"]);
     place
         .scratch
@@ -168,7 +168,7 @@ fn loop_continues_from_a_commit_of_the_user() {
 }
 
 #[test]
-fn files_uncovered_by_a_reset_belong_to_the_owner_of_the_reset() {
+fn files_that_a_reset_makes_uncommitted_belong_to_the_owner_of_the_reset() {
     let place = Place::new();
     place.scratch.write("a.txt", "2");
     place.commit_all("second");
@@ -180,7 +180,7 @@ fn files_uncovered_by_a_reset_belong_to_the_owner_of_the_reset() {
     assert!(survey.changed.is_empty() && survey.head_moved);
     place.scratch.write("a.txt", "3");
     changed(&mut tracker, ChangeOwner::Loop);
-    assert_eq!(commits(&mut tracker), 0, "there is work of theirs in it");
+    assert_eq!(commits(&mut tracker), 0, "the file contains work of others");
 }
 
 #[test]
@@ -254,7 +254,11 @@ fn protected_file_that_the_loop_changed_is_reported_once() {
     place.scratch.write("known.pem", "3");
     assert_eq!(warnings(&mut tracker, ChangeOwner::Loop), "", "once");
     place.scratch.write("theirs.pem", "1");
-    assert_eq!(warnings(&mut tracker, ChangeOwner::Others), "", "they know");
+    assert_eq!(
+        warnings(&mut tracker, ChangeOwner::Others),
+        "",
+        "the user was warned already"
+    );
 }
 
 #[test]
@@ -280,10 +284,13 @@ fn empty_commit_does_not_count_as_a_moved_head() {
     place
         .scratch
         .git(&["commit", "--quiet", "-am", "the agent's"]);
-    assert!(look(&mut tracker).head_moved, "what was there is committed");
+    assert!(
+        look(&mut tracker).head_moved,
+        "the earlier changes are committed"
+    );
     place.scratch.write("a.txt", "3");
     place
         .scratch
         .git(&["commit", "--quiet", "-am", "the agent's"]);
-    assert!(look(&mut tracker).head_moved, "at once");
+    assert!(look(&mut tracker).head_moved, "detected by the next survey");
 }

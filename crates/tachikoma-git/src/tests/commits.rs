@@ -92,7 +92,7 @@ fn commit_is_refused_during_a_merge_or_rebase() {
         )
         .or_else(|_| fs::remove_file(&marker))
         .unwrap();
-        assert_eq!(commits(&mut tracker), 1, "the work is not lost");
+        assert_eq!(commits(&mut tracker), 1, "the changes are not lost");
     }
 }
 
@@ -109,7 +109,7 @@ fn merge_with_conflicts_is_surveyed_and_not_committed() {
         .args(["merge", "--quiet", "other"])
         .current_dir(place.scratch.path())
         .output();
-    assert!(!merge.unwrap().status.success(), "it conflicts");
+    assert!(!merge.unwrap().status.success(), "the merge has conflicts");
     let mut tracker = place.tracker();
     let index = place.index();
     place.scratch.write("dir/b.txt", "2");
@@ -133,7 +133,7 @@ fn commit_waits_for_the_index_lock_of_another_git() {
     let path = place.scratch.home().join("asked");
     place.asked();
     let releasing = thread::spawn(move || {
-        // After git was refused at least once.
+        // The lock is released after git has failed at least once.
         await_until("git to be asked twice", LIMIT, || {
             let asked = fs::read_to_string(&path).unwrap_or_default();
             asked.matches("intent-to-add").count() >= 2

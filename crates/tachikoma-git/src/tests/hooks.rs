@@ -1,4 +1,4 @@
-//! The user's hooks: they run, they may refuse, and they may hang.
+//! The user's git hooks: they run, they may reject a commit, and they may hang.
 
 use super::*;
 use tachikoma_runtime::clock;
@@ -81,7 +81,7 @@ fn changes_staged_during_a_refused_commit_stay_staged() {
     let place = Place::new();
     place.scratch.write("theirs.txt", "theirs");
     place.hook("pre-commit", "exit 1");
-    // Runs just before `git add --intent-to-add`.
+    // This script runs just before `git add --intent-to-add`.
     let bin = place.scratch.home().join("bin");
     fs::rename(bin.join("git"), bin.join("git-as-it-was")).unwrap();
     let text = format!(
@@ -124,7 +124,7 @@ fn timeout_ends_a_hanging_hook_and_its_children() {
     place.scratch.write("new.txt", "1");
     changed(&mut tracker, ChangeOwner::Loop);
     let index = place.staged();
-    // On a busy machine it takes a while until the hook runs at all.
+    // The timeout is long enough for the start of the hook on a busy machine.
     let limit = Some(Duration::from_secs(3));
     let error = super::super::commit(&mut tracker, "x", limit, &CancelToken::new()).unwrap_err();
     assert!(error.to_string().contains("did not end within"), "{error}");
@@ -165,7 +165,7 @@ fn cancellation_ends_a_hanging_hook() {
     assert_eq!(place.staged(), index);
     place.hook("pre-commit", "exit 0");
     changed(&mut tracker, ChangeOwner::Loop);
-    assert_eq!(commits(&mut tracker), 1, "the work is not lost");
+    assert_eq!(commits(&mut tracker), 1, "the changes are not lost");
 }
 
 #[test]

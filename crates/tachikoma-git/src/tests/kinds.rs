@@ -154,7 +154,7 @@ fn unreadable_file_does_not_block_other_files() {
     place.scratch.write("y.txt", "1");
     let survey = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
     assert_eq!(names(&survey.unwrap()), ["y.txt"]);
-    // Some unreadable files are left out. Too many are an error.
+    // Some unreadable files are left out. Too many of them are an error.
     for number in 0..20 {
         place.scratch.write(format!("{number}.bad"), "1");
     }
@@ -172,7 +172,11 @@ fn unreadable_file_does_not_block_other_files() {
     let survey = tracker
         .survey(ChangeOwner::Loop, &CancelToken::new())
         .unwrap();
-    assert_eq!(survey.changed.len(), 92, "with what was left out before");
+    assert_eq!(
+        survey.changed.len(),
+        92,
+        "including the files that were left out before"
+    );
 }
 
 #[test]
@@ -182,7 +186,7 @@ fn directory_replaced_by_a_link_is_committed() {
     fs::rename(place.path("dir"), place.path("real")).unwrap();
     symlink("real", place.path("dir")).unwrap();
     changed(&mut tracker, ChangeOwner::Loop);
-    // A hook rejects the first commit. The index entries that it replaced are restored.
+    // A hook rejects the first commit. Then the index entries that it replaced are restored.
     place.hook("pre-commit", "exit 1");
     let staged = place.staged();
     commit(&mut tracker, "x").unwrap_err();

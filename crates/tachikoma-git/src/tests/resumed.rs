@@ -1,4 +1,4 @@
-//! Runners that die, lost files, and killed git processes.
+//! Runners that die, files that are lost, and git processes that are killed.
 
 use super::*;
 use std::process::{Command, Stdio};
@@ -171,7 +171,7 @@ fn intent_to_add_of_a_dead_runner_is_undone() {
     place.scratch.write("new.txt", "1");
     place.scratch.write("theirs.txt", "");
     changed(&mut tracker, ChangeOwner::Loop);
-    // As if the runner died right after it.
+    // This simulates a runner that died right after `git add --intent-to-add`.
     tracker.work.intended = [repo_path("new.txt")].into();
     tracker.work.write(&tracker.work_path).unwrap();
     place.scratch.git(&["add", "-N", "new.txt"]);
@@ -198,12 +198,12 @@ fn killed_git_process_loses_no_changes() {
             .write("theirs.txt", "so that not all is committed");
         let mut tracker = place.tracker();
         snapshot(&mut tracker, 1);
-        // Makes the next snapshot write a reference.
+        // Packed references make the next snapshot write a reference.
         place.scratch.git(&["pack-refs", "--all"]);
         place.scratch.write("a.txt", "2");
         place.scratch.write("new.txt", "1");
         let once = kill_once(&place, command);
-        // One of these operations runs the killed git. The others succeed.
+        // One of these operations runs the git process that is killed. The others succeed.
         let _ = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
         let _ = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
         let _ = commit(&mut tracker, "x");
@@ -253,7 +253,7 @@ fn kill_once(place: &Place, command: &str) -> PathBuf {
     once
 }
 
-/// This test starts itself in a second role, as the runner that is killed during a commit.
+/// This test starts itself as a second process: the runner that is killed during a commit.
 #[test]
 fn runner_killed_during_a_commit_leaves_no_lock() {
     const ROLE: &str = "TACHIKOMA_TEST_KILLED_IN_A_COMMIT";
@@ -277,7 +277,7 @@ fn runner_killed_during_a_commit_leaves_no_lock() {
         let _ = super::super::commit(&mut tracker, "x", None, &CancelToken::new());
         return;
     }
-    // The leftovers of this loop are killed below, wherever they run: no other test may use the same id.
+    // The id of the loop is unique, because all processes of this loop are killed below.
     let id = u128::from(std::process::id()) << 64;
     let mut place = Place::new();
     place.options.loop_id = LoopId::from_u128(id);
@@ -305,7 +305,7 @@ fn runner_killed_during_a_commit_leaves_no_lock() {
     await_until("git to take its lock away", LIMIT, || !lock.exists());
     let marker = place.options.loop_id.to_string();
     let left = tachikoma_process::orphans::end_leftovers(&marker);
-    assert!(!left.is_empty(), "the hook was left, and is found");
+    assert!(!left.is_empty(), "the hook still ran and was found");
     let (mut tracker, survey) = place.open(ChangeOwner::Loop);
     assert_eq!(survey.uncommitted, 1);
     assert_eq!(place.status(), "?? new.txt\n");

@@ -4,7 +4,7 @@ use super::*;
 use crate::rollback::Rollback;
 use crate::snapshots::{KeptSnapshot, Moment};
 
-/// Together the files exceed the budget of tests, and each one is below the limit for one file.
+/// Number of files. Together they exceed the total limit of tests, and each is below the limit for one file.
 const FILES: usize = 80;
 const FILE_BYTES: usize = 1000;
 

@@ -31,7 +31,7 @@ fn ignored_working_directory_has_no_repository() {
 fn unusable_repository_is_reported_with_the_reason_of_git() {
     let mut place = Place::new();
     place.options.search_path = Some("/nonexistent".into());
-    // Without a program in the search path, the git of the tests would be used.
+    // If the search path had no git, the git of the test environment would be used.
     let program = place.path("no-git");
     fs::create_dir(&program).unwrap();
     place.scratch.write_script(
@@ -50,7 +50,7 @@ fn unusable_repository_is_reported_with_the_reason_of_git() {
 }
 
 #[test]
-fn repository_without_commits_gets_its_first() {
+fn repository_without_commits_gets_its_first_commit() {
     let place = Place::empty();
     place.scratch.write("theirs.txt", "1");
     let mut tracker = place.tracker();
@@ -59,7 +59,10 @@ fn repository_without_commits_gets_its_first() {
     place.scratch.write("new.txt", "1");
     assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["new.txt"]);
     let keeper2 = place.open(ChangeOwner::Loop);
-    assert_eq!(keeper2.1.uncommitted, 1, "also for the next runner");
+    assert_eq!(
+        keeper2.1.uncommitted, 1,
+        "the next runner finds the same owner"
+    );
     let mut tracker = keeper2.0;
     assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["A new.txt"]);
@@ -224,7 +227,10 @@ fn packed_branches_are_read() {
     let survey = tracker
         .survey(ChangeOwner::Loop, &CancelToken::new())
         .unwrap();
-    assert!(!survey.head_moved, "the same commit by another name");
+    assert!(
+        !survey.head_moved,
+        "the same commit with another branch name"
+    );
 }
 
 #[test]

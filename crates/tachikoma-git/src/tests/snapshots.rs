@@ -1,4 +1,4 @@
-//! Snapshots: their content, how many are kept, and what they do not change.
+//! Snapshots: their content, how many are kept, and that they change nothing else.
 
 use super::*;
 use crate::SNAPSHOTS_KEPT;
@@ -61,7 +61,7 @@ fn references_of_equal_snapshots_are_written_in_one_batch() {
     )
     .unwrap();
     let found = resolve(&kept, Moment::Iteration(3)).unwrap();
-    assert_eq!(found.commit, first, "before its reference is there, too");
+    assert_eq!(found.commit, first, "also before its reference is written");
     place.scratch.write("a.txt", "2");
     changed(&mut tracker, ChangeOwner::Loop);
     let second = snapshot(&mut tracker, 4);
@@ -108,7 +108,7 @@ fn snapshot_survives_a_destroyed_work_tree() {
     place.scratch.git(&["gc", "--quiet", "--prune=now"]);
     assert!(!place.path("precious.txt").exists());
     assert_eq!(place.at(&commit, "precious.txt"), "untracked");
-    // The loop's own files were removed, too, so that a new tracker is opened.
+    // The loop's own files were removed, too, so a new tracker is opened.
     place.make_loop_dir();
     assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["precious.txt"]);
 }

@@ -17,7 +17,7 @@ fn iteration_without_changes_starts_no_git_process() {
         assert_eq!(commits(&mut tracker), 0);
         snapshot(&mut tracker, iteration);
     }
-    // Changes of ignored files do not count.
+    // Changes of ignored files are not reported.
     place.scratch.write("noise.log", "2");
     place.scratch.write("build/more/out", "1");
     place.scratch.write(".ralph/state.json", "{}");

@@ -1,4 +1,4 @@
-//! Queries in real repositories, and with fake `git` programs.
+//! Queries in real repositories and with fake `git` programs.
 
 use super::*;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ fn commit(scratch: &Scratch, subject: &str) {
 }
 
 fn names(tree: &WorkTree) -> Vec<&str> {
-    let changed = tree.changed.as_ref().expect("it is known");
+    let changed = tree.changed.as_ref().expect("the changed files are known");
     changed.iter().map(String::as_str).collect()
 }
 
@@ -53,7 +53,12 @@ fn summary_names_changed_files_with_unusual_names() {
     let subjects: Vec<&str> = tree
         .commits
         .iter()
-        .map(|commit| commit.split_once(' ').expect("a hash before it").1)
+        .map(|commit| {
+            commit
+                .split_once(' ')
+                .expect("the line starts with a hash")
+                .1
+        })
         .collect();
     assert_eq!(subjects, ["second of two", "first: of two"]);
 }
@@ -103,7 +108,7 @@ fn work_tree_summary_is_empty_without_a_repository_or_a_start_commit() {
     assert_eq!(
         (gone.changed, gone.commits.len()),
         (None, 0),
-        "its start is gone"
+        "the start commit does not exist"
     );
     assert_eq!(since(&scratch.path(), Some("--help")), WorkTree::default());
     assert_eq!(head(&scratch.path().join("no-such-directory")), None);
@@ -132,7 +137,7 @@ fn query_has_a_timeout_and_an_output_limit() {
         assert!(took < late, "{hangs}: {took:?}");
     }
     let (output, took) = answer_of("exec yes", late);
-    let bytes = output.expect("what it said until then");
+    let bytes = output.expect("the output up to the timeout");
     assert_eq!(bytes, STDOUT_BYTES_MAX);
     assert!(took < late, "{took:?}");
     assert_eq!(answer_of("echo half; exit 1", late).0, None);

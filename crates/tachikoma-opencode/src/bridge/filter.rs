@@ -1,5 +1,5 @@
-//! Selects the events that the runner gets. A single answer can have thousands of events, and each event of a tool repeats all of its
-//! output so far. A loop only needs the beginning and the end of each.
+//! Selects the events that the runner gets. One answer can have thousands of events, and each event of a tool repeats its whole
+//! output so far. A loop only needs the first and the last event of each part.
 
 use std::collections::VecDeque;
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 
 use super::str_of;
 
-/// Running tool calls that are remembered.
+/// Maximum number of running tool calls that are remembered.
 const RUNNING_MAX: usize = 256;
 
-/// Messages of other roles than the agent that are remembered. A part follows its message at once.
+/// Maximum number of remembered messages of other roles than the agent. The parts of a message follow it at once.
 const OTHERS_MAX: usize = 32;
 
-/// Remembers the events that were passed on.
+/// Filter of events. It remembers what was passed on.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
-    /// Ids of tool calls that run.
+    /// Ids of the tool calls that are running.
     running: Vec<String>,
     /// Id of the newest message of the agent.
     message: String,
@@ -57,7 +57,7 @@ impl Filter {
 
     fn part(&mut self, part: &Value) -> bool {
         match str_of(&part["type"]) {
-            // A server that compacts writes a prompt to itself.
+            // During a compaction, the server writes a prompt to itself, which is not output of the agent.
             "text" => {
                 let message = str_of(&part["messageID"]);
                 let is_other = self.others.iter().any(|known| known == message);
@@ -93,7 +93,7 @@ impl Filter {
 mod tests {
     use super::*;
 
-    /// The events of a recorded turn that get through, by their kinds.
+    /// Returns the types of the events of a recorded turn that the filter passes on.
     fn passed(recording: &str) -> Vec<String> {
         let path = format!(
             "{}/../tachikoma-agents/tests/corpus/opencode/{recording}.sse",

@@ -13,25 +13,26 @@ use crate::server_file::{Condition, ServerFile};
 use tachikoma_core::error_chain as chain;
 use tachikoma_runtime::clock::monotonic;
 
-/// Timeout of a health request. A server never answers requests of its first second, so that the next one has to follow soon.
+/// Timeout of a health request. A starting server never answers requests of its first second, so the next request has to follow soon.
 pub(super) const HEALTH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time between two attempts to find the server.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
-/// Time between two reports that the bridge waits, so that the runner does not take it for silent.
+/// Time between two reports that the bridge is waiting, so that the runner does not consider it silent.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time for the user to restart a server that is not supervised.
+/// How long the bridge waits for a server that is not supervised, so that the user can restart it.
 const ATTACHED_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time for a new supervisor to write its file, or for a supervisor to restore a deleted file with the next health request.
+/// How long the bridge waits for the server file. A new supervisor writes it at its start, and restores a deleted one with its
+/// next health request.
 const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Time for a supervisor to notice that its server does not answer.
+/// How long the bridge waits for a supervisor to notice that its server does not answer.
 const UNREADY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server that answers.
+/// A server that answered a health request.
 pub(super) struct Found {
     pub client: Client,
     pub version: Option<String>,
@@ -45,14 +46,14 @@ enum Absent {
     Never(String),
 }
 
-/// Why a server that may appear does not answer.
+/// Why a server that may appear later does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absence {
     /// A server that is not supervised does not answer.
     Attached,
     /// The supervisor has not written the server file yet.
     NoFile,
-    /// The file says that the server was stopped. An earlier supervisor may have written that.
+    /// The server file says that the server was stopped. An earlier supervisor may have written it.
     Stopped,
     /// The supervisor is starting the server.
     Coming,
@@ -61,7 +62,7 @@ enum Absence {
 }
 
 impl Absence {
-    /// Returns how long to wait; `None` if the supervisor decides.
+    /// Returns how long the bridge waits in this case; `None` if the supervisor decides.
     fn timeout(self) -> Option<Duration> {
         match self {
             Self::Attached => Some(ATTACHED_TIMEOUT),
@@ -72,12 +73,12 @@ impl Absence {
     }
 }
 
-/// How long the server has been absent for the same reason.
+/// Since when the server has been absent for the same reason; `None` before the first attempt.
 #[derive(Debug, Default)]
 struct Wait(Option<(Absence, Instant)>);
 
 impl Wait {
-    /// Takes the current reason, and returns whether the wait for it is over.
+    /// Updates the reason. Returns whether the time limit for this reason has passed.
     fn is_over(&mut self, absence: Absence, now: Instant) -> bool {
         let since = match self.0 {
             Some((before, since)) if before == absence => since,
@@ -90,7 +91,7 @@ impl Wait {
 }
 
 impl<O: AsyncWrite + Unpin> Bridge<O> {
-    /// Waits for a server that answers.
+    /// Waits until a server answers, and returns it.
     pub(super) async fn find(&mut self) -> Result<Found, End> {
         let mut wait = Wait::default();
         let mut reported = monotonic();
@@ -155,7 +156,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let why = file.why.unwrap_or_default();
         match (file.state, file.url) {
             (Condition::Ready, Some(url)) => {
-                // Without a login file the user has set the password.
+                // If there is no login file, the password is the one that the user configured.
                 let kept = login_file::read(dir).map_err(|error| later(&chain(&error)))?;
                 let login = kept.or_else(|| self.options.login.clone());
                 self.at(&url, login, file.pid, Absence::Unready).await
@@ -174,7 +175,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// Waits, and takes orders meanwhile.
+    /// Waits for `time` and reads orders meanwhile.
     pub(super) async fn pause(&mut self, time: Duration) -> Result<(), End> {
         let until = tokio::time::Instant::from_std(monotonic() + time);
         loop {
@@ -190,7 +191,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// Drops the prompts that wait, and reports that their turn was interrupted.
+    /// Drops the prompts that wait for a server, and reports each as an interrupted turn.
     async fn cancel_waiting(&mut self) -> Result<(), End> {
         let before = self.waiting.len();
         self.waiting
@@ -218,7 +219,7 @@ mod tests {
         let mut wait = Wait::default();
         for (second, absence, over) in [
             (0, Absence::Coming, false),
-            // The supervisor decides how long.
+            // While the supervisor starts the server, the bridge waits without a time limit.
             (600, Absence::Coming, false),
             (601, Absence::Unready, false),
             (661, Absence::Unready, false),

@@ -1,5 +1,5 @@
-//! Matches messages of the server to the prompt that was sent, by id. Neither the order of ids nor the time of a message says what it
-//! answers: the server's clock may be set while it runs.
+//! Matches messages of the server with the prompt that was sent, by id. Neither the order of ids nor the time of a message shows
+//! what it answers, because the server's clock may be changed while it runs.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,27 +12,27 @@ use super::{Conversation, str_of};
 use crate::client::{ClientError, Failure, Request};
 use tachikoma_runtime::clock::monotonic;
 
-/// How many messages of a conversation are asked for, until one of the turn is among them: it is mostly the last one. After a
-/// compaction or a change of the clock it is further back. A message has up to some 100 KiB.
+/// How many of the last messages are requested, in this order, until one of the current turn is among them. It is usually the last
+/// message. After a compaction or a clock change it is further back. A message has up to some 100 KiB.
 pub(super) const PAGES: [usize; 3] = [2, 20, 200];
 
-/// Messages that are remembered, so that late events of an earlier turn are recognized. They come within a second of its end.
+/// Maximum number of remembered messages, by which late events of an earlier turn are recognized. They come within a second of its end.
 const REMEMBERED_MAX: usize = 64;
 
-/// The server's clock, read from its ids, for ids of our own. They have to sort after all that are in the conversation: older
+/// The server's clock, derived from its ids, to generate ids. Generated ids must sort after all ids in the conversation: older
 /// versions of OpenCode skip a prompt that sorts before an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerClock {
-    /// Time in the newest id that was received, in milliseconds.
+    /// Time in the newest received id, in milliseconds.
     millis: u64,
     /// When that id was received.
     at: Instant,
-    /// The latest time of any id that was received or sent.
+    /// The latest time in any id that was received or sent, in milliseconds.
     latest: u64,
 }
 
 impl ServerClock {
-    /// Reads the clock from an id that was made just now; `None` if it does not have a time.
+    /// Creates a clock from an id that the server has just generated; `None` if the id contains no time.
     pub fn of(id: &str) -> Option<Self> {
         let millis = ids::millis_of(id)?;
         Some(Self {
@@ -42,7 +42,7 @@ impl ServerClock {
         })
     }
 
-    /// Takes an id into account that was made just now.
+    /// Updates the clock with an id that the server has just generated.
     pub fn heard(&mut self, id: &str) {
         if let Some(now) = Self::of(id) {
             self.follow(now);
@@ -54,12 +54,12 @@ impl ServerClock {
         *self = Self { latest, ..now };
     }
 
-    /// Takes an id into account that may be old.
+    /// Updates the latest time with an id that may be old.
     pub fn saw(&mut self, id: &str) {
         self.latest = self.latest.max(ids::millis_of(id).unwrap_or_default());
     }
 
-    /// Returns an id for a message that begins now.
+    /// Generates the id of a message that is sent now.
     pub fn message_id(&mut self) -> String {
         let passed = self.at.elapsed().max(Duration::from_millis(1));
         let passed = u64::try_from(passed.as_millis()).unwrap_or_default();
@@ -68,17 +68,17 @@ impl ServerClock {
     }
 }
 
-/// Which message answers which, for the latest messages.
+/// Records which of the latest messages answers which prompt.
 #[derive(Debug, Default)]
 pub(super) struct AnswerIndex {
     /// Ids of answers, each with the id of the message that it answers.
     parents: VecDeque<(String, String)>,
-    /// Ids of our messages in turns that are over.
+    /// Ids of the prompts of turns that have ended.
     past: VecDeque<String>,
 }
 
 impl AnswerIndex {
-    /// Remembers an announced message.
+    /// Records a message that the server announced.
     pub fn heard(&mut self, info: &Value) {
         let (id, parent) = (str_of(&info["id"]), str_of(&info["parentID"]));
         if info["role"] == "assistant" && !self.parents.iter().any(|(known, _)| known == id) {
@@ -89,7 +89,7 @@ impl AnswerIndex {
         }
     }
 
-    /// Remembers our messages of a turn that is over.
+    /// Records that the turn of these prompts has ended.
     pub fn turn_is_over(&mut self, messages: impl IntoIterator<Item = String>) {
         self.past.extend(messages);
         while self.past.len() > REMEMBERED_MAX {
@@ -97,7 +97,7 @@ impl AnswerIndex {
         }
     }
 
-    /// Returns whether an event belongs to an answer to a prompt of an earlier turn. A repeated prompt is not one.
+    /// Returns whether an event belongs to the answer to a prompt of an earlier turn. A repeated prompt does not count as earlier.
     pub fn is_of_earlier_turn(&self, kind: &str, properties: &Value) -> bool {
         let message = match kind {
             "message.updated" => str_of(&properties["info"]["id"]),
@@ -110,8 +110,7 @@ impl AnswerIndex {
     }
 }
 
-/// Returns the last messages of a conversation, in the server's order; `None` if the server does not answer with a list that can be
-/// read.
+/// Returns the last messages of a conversation, in the server's order; `None` if the answer of the server is not a readable list.
 pub(super) async fn page(
     conversation: &mut Conversation,
     id: &str,
@@ -138,7 +137,7 @@ pub(super) async fn page(
     Ok(Some(list))
 }
 
-/// Returns whether the error says that a turn was ended, by the bridge or by another client.
+/// Returns whether an error means that the bridge or another client aborted a turn.
 pub(super) fn is_abort(error: &Value) -> bool {
     error["name"] == "MessageAbortedError"
 }

@@ -13,7 +13,7 @@ use super::{Bridge, ContextWindows, Conversation, End, Origin, str_of};
 use crate::client::{Client, ClientError, EventStream, REQUEST_TIMEOUT, Request, unless_absent};
 use tachikoma_runtime::clock::monotonic;
 
-/// Time for a turn to end after it was aborted.
+/// Time limit for the end of a turn after it was aborted.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time between two checks whether an aborted turn has ended.
@@ -22,7 +22,7 @@ const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Title of the conversation. Without a title the server asks the model for one.
 const TITLE: &str = "tachikoma";
 
-/// An event stream with the clock of its first event.
+/// An event stream, and the clock of the server from its first event.
 struct Listening {
     events: EventStream,
     clock: ServerClock,
@@ -52,7 +52,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         match self.options.resume.clone() {
             Some(id) => {
                 self.resume(&mut conversation, id).await?;
-                // The use of a repeated prompt is counted with its turn.
+                // If a prompt is repeated, its cost is reported with its turn.
                 if self.recoveries == 0 {
                     self.report_use(&conversation).await?;
                 }
@@ -94,7 +94,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
         conversation.origin = Origin::Resumed;
         if abort_turn(&conversation.client, &id).await? {
-            // A new stream does not have the events of that turn.
+            // The old stream may still contain events of the aborted turn. A new one does not.
             conversation.reconnect().await?;
         }
         // The id of the next prompt has to sort after all ids of the conversation.
@@ -102,8 +102,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         self.opened(conversation, id).await
     }
 
-    /// Reports the use of a resumed conversation, because turns that were cut reported nothing. A server that does not say it can still be
-    /// used.
+    /// Reports the cost and tokens of a resumed conversation, because interrupted turns did not report them. If the server does
+    /// not know them, the conversation is used anyway.
     async fn report_use(&mut self, conversation: &Conversation) -> Result<(), End> {
         let Some(id) = &conversation.id else {
             return Ok(());
@@ -123,7 +123,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     async fn opened(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
         if conversation.id.is_none() {
             let client = conversation.client.clone();
-            // The task need not be aborted: its request has a timeout.
+            // The task does not have to be aborted, because its request has a timeout.
             conversation.windows.request = Some(tokio::spawn(context_windows(client)));
         }
         conversation.session_tree = SessionTree::of(&id);
@@ -161,7 +161,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
 }
 
 impl Conversation {
-    /// Replaces the event stream.
+    /// Replaces the event stream by a new one.
     pub(super) async fn reconnect(&mut self) -> Result<(), End> {
         let listening = listen(&self.client).await?;
         self.events = listening.events;
@@ -170,7 +170,7 @@ impl Conversation {
     }
 }
 
-/// Opens an event stream, and reads the server's clock from its first event.
+/// Opens an event stream and reads the server's clock from its first event.
 async fn listen(client: &Client) -> Result<Listening, End> {
     let mut events = client.events().await?;
     let first = tokio::time::timeout(REQUEST_TIMEOUT, events.next()).await;
@@ -191,7 +191,7 @@ async fn listen(client: &Client) -> Result<Listening, End> {
     Ok(Listening { events, clock })
 }
 
-/// Aborts a turn that still runs, and waits for its end. Returns whether there was one.
+/// Aborts the running turn of a conversation and waits for its end. Returns whether there was one.
 async fn abort_turn(client: &Client, id: &str) -> Result<bool, ClientError> {
     let until = monotonic() + ABORT_TIMEOUT;
     let mut aborted = false;
@@ -206,13 +206,13 @@ async fn abort_turn(client: &Client, id: &str) -> Result<bool, ClientError> {
     Ok(aborted)
 }
 
-/// Asks whether a conversation has a turn under way.
+/// Asks whether a conversation has a running turn.
 pub(super) async fn is_busy(client: &Client, id: &str) -> Result<bool, ClientError> {
     let status = client.get("/session/status").await?;
     Ok(status.get(id).is_some())
 }
 
-/// Asks for the context size of each model. A server that does not answer can still be used.
+/// Asks for the context size of each model. Returns an empty list if the server does not answer.
 async fn context_windows(client: Client) -> Vec<(String, u64)> {
     let asked = client.get("/config/providers").await;
     let answer = asked.unwrap_or_default();
@@ -221,7 +221,7 @@ async fn context_windows(client: Client) -> Vec<(String, u64)> {
         let models = provider["models"].as_object().into_iter().flatten();
         for (name, model) in models {
             let limit = |name: &str| model["limit"][name].as_u64().filter(|limit| *limit > 0);
-            // Some models accept less than their context holds.
+            // Some models accept less input than their context size.
             let window = [limit("context"), limit("input")]
                 .into_iter()
                 .flatten()

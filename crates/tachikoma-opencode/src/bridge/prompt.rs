@@ -12,17 +12,17 @@ use super::{Bridge, Conversation, End, Origin, str_of};
 use crate::client::{ClientError, Request};
 use tachikoma_core::error_chain as chain;
 
-/// Timeout of a prompt request. The server accepts a prompt at once, and works on it later.
+/// Timeout of a prompt request. The server accepts a prompt at once and works on it later.
 const PROMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Metadata key of our messages. Its value has the iteration.
+/// Metadata key that marks messages of the bridge. Its value contains the iteration.
 const MARK: &str = "tachikoma";
 
-/// How often a prompt is sent that did not arrive.
+/// How often a prompt is sent if it does not arrive.
 const TRIES_MAX: u32 = 3;
 
 impl<O: AsyncWrite + Unpin> Bridge<O> {
-    /// Sends a prompt, which begins a turn.
+    /// Sends a prompt, which starts a turn.
     pub(super) async fn prompt(
         &mut self,
         conversation: &mut Conversation,
@@ -63,7 +63,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         };
         let mut body = self.body(text, &prompt);
         body["messageID"] = message.as_str().into();
-        // The server adds a part without an id each time.
+        // The part has a fixed id. Otherwise the server would add the part again when the prompt is repeated.
         body["parts"][0]["id"] = message.replacen("msg_", "prt_", 1).into();
         match send(conversation, &id, &message, &body).await {
             Ok(()) => {
@@ -79,7 +79,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// Adds a message to the turn under way, which the model gets with its next request. Does nothing between turns.
+    /// Adds a message to the running turn. The model gets it with its next request. Does nothing if no turn is running.
     pub(super) async fn aside(
         &mut self,
         conversation: &mut Conversation,
@@ -100,7 +100,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         };
         match conversation.client.ask(request).await {
             Err(error) if error.is_absence() && !error.may_have_arrived() => Err(error.into()),
-            // The turn goes on without the message.
+            // If the server refuses the message, the turn continues without it.
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -125,7 +125,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     }
 }
 
-/// Sends a prompt. If there is no answer, asks the server whether it has the message, and sends it again if not.
+/// Sends a prompt. If the server does not answer, asks whether it has the message, and sends it again if not.
 async fn send(
     conversation: &Conversation,
     id: &str,
@@ -154,11 +154,11 @@ async fn send(
     }
 }
 
-/// What a server knows about an iteration that an earlier bridge began.
+/// State of an iteration that an earlier bridge started, as the server knows it.
 enum Earlier {
     /// The server does not know the iteration, or it failed.
     None,
-    /// The turn of the iteration was cut.
+    /// The turn of the iteration was interrupted.
     Cut {
         /// Id of the prompt of the turn.
         prompt: String,
@@ -174,8 +174,8 @@ enum Earlier {
     },
 }
 
-/// Asks for the state of an iteration that an earlier bridge began. A prompt that is sent again with the same id is in the conversation
-/// once, and its turn continues where it was cut.
+/// Asks for the state of an iteration that an earlier bridge started. A prompt that is sent again with the same id is in the
+/// conversation only once, and its turn continues where it was interrupted.
 async fn earlier(
     conversation: &mut Conversation,
     id: &str,
@@ -186,7 +186,7 @@ async fn earlier(
             return Ok(Earlier::None);
         };
         let Some(mark) = list.iter().rev().find_map(mark_of) else {
-            // The list begins with the first message.
+            // The list contains the first message, so there are no older ones.
             if list.len() < limit {
                 return Ok(Earlier::None);
             }
@@ -216,18 +216,18 @@ async fn earlier(
     Ok(Earlier::None)
 }
 
-/// Returns the mark of a message that a bridge sent.
+/// Returns the metadata of a message that a bridge sent; `None` for other messages.
 fn mark_of(message: &Value) -> Option<&Value> {
     let mark = &message["parts"][0]["metadata"][MARK];
     (message["info"]["role"] == "user" && mark["prompt"].is_string()).then_some(mark)
 }
 
-/// Judges a turn of an earlier bridge by its newest message.
+/// Determines the state of a turn of an earlier bridge from its newest message.
 fn judge_earlier(prompt: SentPrompt, newest: Value) -> Earlier {
     let info = &newest["info"];
     let is_answer = info["role"] == "assistant";
     let error = &info["error"];
-    // The model does not get the messages before a summary.
+    // The turn cannot continue after a summary, because the model does not get the messages before it.
     let is_summary = is_answer && info["summary"] == true && info["time"]["completed"].is_number();
     if is_summary || !(error.is_null() || is_abort(error)) {
         return Earlier::None;
@@ -244,7 +244,7 @@ fn judge_earlier(prompt: SentPrompt, newest: Value) -> Earlier {
     }
 }
 
-/// Returns whether an answer was cut. After a tool call the model would have continued.
+/// Returns whether an answer is incomplete. After a tool call the model would have continued.
 fn is_incomplete(info: &Value) -> bool {
     info["time"]["completed"].is_null() || info["finish"] == "tool-calls"
 }

@@ -8,10 +8,10 @@ use tachikoma_agents::opencode::{DENIED, is_permitted_command};
 use super::{Conversation, Options, str_of};
 use crate::client::{Client, ClientError, unless_absent};
 
-/// Conversations that are remembered. A conversation has a handful of sub-agents.
+/// Maximum number of remembered conversations. A conversation has a handful of sub-agents.
 const MEMBERS_MAX: usize = 256;
 
-/// A conversation and its descendants.
+/// Ids of a conversation and of the conversations of its sub-agents.
 #[derive(Debug, Default)]
 pub(super) struct SessionTree(Vec<String>);
 
@@ -38,9 +38,9 @@ impl SessionTree {
     }
 }
 
-/// Answers a permission request. A request that no longer exists needs no answer, and the next check finds one that could not be
-/// answered. With safe permission the server also asks about permitted commands that have special characters,
-/// so that the whole command line is checked here.
+/// Answers a permission request. A request that no longer exists needs no answer. If the answer fails, the next check repeats it.
+/// With safe permission, the server also asks about allowed commands with special characters, so the whole command line is checked
+/// here.
 pub(super) async fn answer_permission(
     client: &Client,
     asked: &Value,
@@ -58,19 +58,19 @@ pub(super) async fn answer_permission(
     unless_absent(client.post(&path, Some(&body)).await).map(drop)
 }
 
-/// Rejects a question to the user.
+/// Rejects a question to the user, because no user can answer it.
 pub(super) async fn reject_question(client: &Client, request: &str) -> Result<(), ClientError> {
     let path = format!("/question/{request}/reject");
     unless_absent(client.post(&path, None).await).map(drop)
 }
 
 impl Conversation {
-    /// Adds the sub-agents that were started while the event stream was closed.
+    /// Adds sub-agents that were started while the event stream was closed.
     pub(super) async fn refresh_session_tree(&mut self) -> Result<(), ClientError> {
         let mut number = 0;
         while let Some(id) = self.session_tree.member(number) {
             let path = format!("/session/{id}/children");
-            // A conversation that no longer exists has no questions.
+            // A conversation that no longer exists has no open questions.
             let children = unless_absent(self.client.get(&path).await)?.unwrap_or_default();
             for info in children.as_array().into_iter().flatten() {
                 self.session_tree.add_child(info);
@@ -80,7 +80,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Answers requests that the event stream did not report.
+    /// Answers permission requests and questions that the event stream did not report.
     pub(super) async fn answer_pending(&self, options: &Options) -> Result<(), ClientError> {
         for (path, is_question) in [("/permission", false), ("/question", true)] {
             let pending = unless_absent(self.client.get(path).await)?.unwrap_or_default();

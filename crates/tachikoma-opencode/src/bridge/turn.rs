@@ -1,4 +1,4 @@
-//! A turn under way: handles its events, and asks the server about it in case an event was missed.
+//! A running turn: handles its events, and regularly asks the server for its state, because an event may be missed.
 
 use std::time::{Duration, Instant};
 
@@ -20,23 +20,23 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time to the next check if the turn has probably ended.
 const CHECK_SOON: Duration = Duration::from_secs(1);
 
-/// Checks in a row that find an idle server and an incomplete turn.
+/// Maximum number of consecutive checks that find an idle server and an incomplete turn.
 const IDLE_CHECKS_MAX: u32 = 3;
 
-/// Event streams in a row that end without an event.
+/// Maximum number of consecutive event streams that end without an event.
 const RECONNECTS_MAX: u32 = 5;
 
-/// The server retries after 2, 4, 8, 16 and 30 seconds. A longer delay is a usage limit. The loop waits for limits itself, because it
-/// shows the wait and continues it after a restart.
+/// Longest retry delay of the server that is accepted. It retries after 2, 4, 8, 16 and 30 seconds; a longer delay is a usage
+/// limit. The loop waits for limits itself, because it shows the wait and continues it after a restart.
 const RETRY_MAX: Duration = Duration::from_secs(45);
 
-/// Context overflows after which a turn is ended. A server that compacts retries forever if that does not help.
+/// Number of context overflows after which a turn is aborted. A server that compacts would retry forever.
 const OVERFLOWS_MAX: u32 = 3;
 
 /// Time between two reports that the model is answering.
 const ANSWERING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Length of the part of an invalid event that is passed on.
+/// Maximum length in bytes of the part of an invalid event that is passed on.
 const GARBAGE_BYTES_MAX: usize = 4096;
 
 /// A prompt that the server has received.
@@ -44,12 +44,11 @@ const GARBAGE_BYTES_MAX: usize = 4096;
 pub(super) struct SentPrompt {
     /// Id of the message with the prompt.
     pub message: String,
-    /// The iteration that it began; `None` for another request, such as that for a hand-off.
+    /// Iteration that the prompt started; `None` for other requests, such as one for a hand-off.
     pub iteration: Option<u32>,
-    /// Its text if it began no iteration. It is sent again when the server dies.
+    /// Text of the prompt if it did not start an iteration. It is sent again when the server dies.
     pub text: Option<String>,
-    /// Id of the newest message of the turn before the prompt was sent again. That message belongs to the attempt that was cut. `None` for
-    /// a prompt that was sent once.
+    /// Id of the newest message of the interrupted attempt, if the prompt was sent again; otherwise `None`.
     pub earlier_answer: Option<String>,
     /// Ids of the messages that were added during the turn. The server answers the newest one.
     pub asides: Vec<String>,
@@ -84,33 +83,33 @@ impl SentPrompt {
         newest
     }
 
-    /// Returns whether a message of the turn is an answer to this attempt.
+    /// Returns whether a message of the turn is an answer to this attempt, not to an earlier one.
     fn is_answer(&self, info: &Value) -> bool {
         info["role"] == "assistant" && Some(str_of(&info["id"])) != self.earlier_answer.as_deref()
     }
 }
 
-/// A turn under way.
+/// A running turn.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub prompt: SentPrompt,
-    /// Whether the server reported an error, or the bridge ended the turn.
+    /// Whether the server reported an error, or the bridge aborted the turn.
     failed: bool,
-    /// Whether the bridge ended the turn.
+    /// Whether the bridge aborted the turn.
     interrupted: bool,
-    /// Whether the server reported that another client ended a turn. That may have been an earlier turn.
+    /// Whether the server reported that another client aborted a turn, which may have been an earlier one.
     aborted: bool,
-    /// Whether the event stream was cut during the turn, so that events may be missing.
+    /// Whether the event stream was interrupted during the turn, so that events may be missing.
     missed_events: bool,
-    /// Whether the turn was ended because of a usage limit.
+    /// Whether the turn was aborted because of a usage limit.
     limited: bool,
     overflows: u32,
-    /// Checks in a row that found an idle server.
+    /// Number of consecutive checks that found an idle server.
     idle_checks: u32,
     next_check: Instant,
-    /// When it was last reported that the model is answering.
+    /// When the bridge last reported that the model is answering; `None` before the first report.
     answering_reported: Option<Instant>,
-    /// Id of the last message with an end that was passed on.
+    /// Id of the last complete message that was passed on.
     finished: String,
 }
 
@@ -131,7 +130,8 @@ impl Turn {
         }
     }
 
-    /// Judges the turn by its newest message, while the server is idle. `reported` says whether the server reported the end of a turn.
+    /// Determines the state of the turn from its newest message, while the server is idle. `reported` is whether the server
+    /// reported the end of a turn.
     fn judge(&self, info: &Value, reported: bool) -> Verdict {
         if self.failed {
             return Verdict::Over;
@@ -148,7 +148,7 @@ impl Turn {
         }
     }
 
-    /// Returns the prompt if it began no iteration and was not interrupted.
+    /// Returns the prompt if it did not start an iteration and was not interrupted.
     pub fn prompt_to_repeat(&self) -> Option<String> {
         self.prompt.text.clone().filter(|_| !self.interrupted)
     }
@@ -163,9 +163,9 @@ impl Turn {
 enum Verdict {
     /// The turn is complete.
     Over,
-    /// Another client ended the turn.
+    /// Another client aborted the turn.
     Aborted,
-    /// Whether the turn is complete is not known yet.
+    /// It is not known yet whether the turn is complete.
     Open,
 }
 
@@ -175,7 +175,7 @@ fn is_of_compaction(message: &Value) -> bool {
     parts.any(|part| part["type"] == "compaction" || part["synthetic"] == true)
 }
 
-/// Returns the newest message of the turn under way; null if there is none.
+/// Returns the newest message of the running turn; null if there is none.
 async fn newest_message(conversation: &mut Conversation, id: &str) -> Result<Value, ClientError> {
     for limit in PAGES {
         let Some(list) = page(conversation, id, limit).await? else {
@@ -208,7 +208,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Ends a turn that still runs.
+    /// Aborts a turn that is still running.
     pub(super) async fn leave(&self) -> Result<(), ClientError> {
         let Some(id) = &self.id else { return Ok(()) };
         if self.turn.is_some() || is_busy(&self.client, id).await? {
@@ -223,7 +223,7 @@ impl Conversation {
 }
 
 impl<O: AsyncWrite + Unpin> Bridge<O> {
-    /// Ends the turn under way. Its end is reported like any other.
+    /// Aborts the running turn. Its end is reported like that of any other turn.
     pub(super) async fn interrupt(&mut self, conversation: &mut Conversation) -> Result<(), End> {
         let Some(turn) = &mut conversation.turn else {
             return Ok(());
@@ -235,7 +235,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         Ok(())
     }
 
-    /// Reports the cost of the conversation. If the server does not answer, the runner asks again after the next call.
+    /// Reports the cost of the conversation. If the server does not answer, the runner asks again later.
     pub(super) async fn report_cost(&mut self, conversation: &Conversation) -> Result<(), End> {
         let usd = match &conversation.id {
             Some(id) => {
@@ -301,7 +301,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             conversation.answer_index.heard(&properties["info"]);
         }
         let Some(turn) = &mut conversation.turn else {
-            // No turn is in progress, so the event belongs to one that has ended.
+            // No turn is running, so the event belongs to one that has ended.
             return Ok(());
         };
         if conversation
@@ -334,7 +334,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 return Ok(());
             }
             "session.error" => self.error_event(conversation, &properties["error"]).await?,
-            // It may be the end of the turn before, because the server reports the end of an aborted turn twice.
+            // This may be the end of the previous turn, because the server reports the end of an aborted turn twice.
             "session.idle" => return self.judge(conversation, true).await,
             _ => {}
         }
@@ -358,7 +358,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         self.report(&Own::Answering {}).await
     }
 
-    /// Ends a turn if the server waits for a usage limit.
+    /// Aborts a turn if the server waits for a usage limit.
     async fn end_if_limited(
         &mut self,
         conversation: &mut Conversation,
@@ -405,7 +405,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         Ok(())
     }
 
-    /// Opens a new event stream if the server is still there, and checks what was missed.
+    /// Opens a new event stream if the server still runs, and checks the turn for missed events.
     pub(super) async fn stream_ended(
         &mut self,
         conversation: &mut Conversation,
@@ -428,7 +428,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         Ok(())
     }
 
-    /// Asks for the state of a turn.
+    /// Asks the server for the state of the running turn.
     pub(super) async fn check_turn(&mut self, conversation: &mut Conversation) -> Result<(), End> {
         let answered = conversation.answer_pending(&self.options).await;
         if let Some(turn) = &mut conversation.turn {
@@ -439,7 +439,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         self.judge(conversation, false).await
     }
 
-    /// Ends a turn that is over. `reported` says whether the server reported the end of a turn.
+    /// Ends the running turn if it is complete. `reported` is whether the server reported the end of a turn.
     async fn judge(&mut self, conversation: &mut Conversation, reported: bool) -> Result<(), End> {
         let Some(id) = conversation.id.clone() else {
             return Ok(());
@@ -462,7 +462,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let info = &last["info"];
         match turn.judge(info, reported) {
             Verdict::Over if reported && !turn.missed_events => {
-                // No event was missed.
+                // The end of this message was received, so no event was missed.
                 str_of(&info["id"]).clone_into(&mut turn.finished);
                 self.over(conversation, &id, &last).await
             }
@@ -480,7 +480,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// Ends a turn. Events that were missed are printed as the server would have sent them.
+    /// Ends a turn. Events that were missed are printed as if the server had sent them.
     pub(super) async fn over(
         &mut self,
         conversation: &mut Conversation,

@@ -14,7 +14,7 @@ pub struct Address(Box<Url>);
 #[derive(Debug, thiserror::Error)]
 #[error("`{text}` {problem}")]
 pub struct AddressError {
-    /// The text, without a password.
+    /// The invalid text, without a password.
     text: String,
     problem: &'static str,
 }
@@ -28,10 +28,10 @@ const MORE_THAN_ADDRESS: &str = "has more than a host and a port; set OPENCODE_S
                                  OPENCODE_SERVER_PASSWORD for user and password";
 
 impl Address {
-    /// Reads an address.
+    /// Parses an address.
     ///
     /// # Errors
-    /// The text is not an address, or one that cannot be used.
+    /// The text is not an address, or the address cannot be used.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let refused = |problem| AddressError {
             text: without_password(text).into_owned(),
@@ -46,7 +46,7 @@ impl Address {
             return Err(refused(MORE_THAN_ADDRESS));
         }
         if url.host_str() == Some("localhost") {
-            // The name may also mean `::1`, where a server of 127.0.0.1 does not listen.
+            // `localhost` may also mean `::1`, where a server at 127.0.0.1 does not listen.
             let _ = url.set_host(Some("127.0.0.1"));
         }
         Ok(Self(Box::new(url)))

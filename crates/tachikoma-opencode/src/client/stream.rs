@@ -11,7 +11,7 @@ use tachikoma_agents::opencode::LINE_BYTES_MAX;
 use super::Connection;
 use tachikoma_runtime::clock::monotonic;
 
-/// The server sends a heartbeat every ten seconds. The stream is given up after three missed ones.
+/// Time without data after which the stream counts as dead. The server sends a heartbeat every ten seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(35);
 
 /// How the stream ended.
@@ -33,10 +33,10 @@ pub(crate) enum StreamEnd {
 pub(crate) struct EventStream {
     body: Incoming,
     _connection: Connection,
-    /// Splits the stream into lines. A line beyond the limit is cut, so that it cannot fill the memory.
+    /// Splits the stream into lines. A line beyond the limit is truncated, so that it cannot fill the memory.
     lines: LineSplitter,
     ready: VecDeque<String>,
-    /// When bytes arrived last. Canceling [`EventStream::next`] does not reset it.
+    /// When the last bytes arrived. Canceling [`EventStream::next`] does not reset it.
     heard: Instant,
     silence_max: Duration,
 }
@@ -56,7 +56,7 @@ impl EventStream {
     /// Returns the data of the next event. Cancel-safe.
     ///
     /// # Errors
-    /// The stream is over.
+    /// The stream has ended.
     pub async fn next(&mut self) -> Result<String, StreamEnd> {
         loop {
             if let Some(data) = self.ready.pop_front() {
@@ -82,7 +82,7 @@ impl EventStream {
     }
 }
 
-/// Returns the innermost cause: the outer errors only say that a body could not be read.
+/// Returns the innermost cause of an error. The outer errors only say that a body could not be read.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.last().unwrap_or(error).to_string()
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// A server that sends one event and then nothing, and keeps the connection open.
+    /// Starts a server that sends one event and then nothing, and keeps the connection open.
     async fn half_open() -> (EventStream, tokio::net::TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -113,7 +113,7 @@ mod tests {
         let (mut stream, _connection) = half_open().await;
         stream.silence_max = Duration::from_millis(300);
         assert_eq!(stream.next().await.unwrap(), "{}");
-        // A bridge checks its turn every ten seconds, and reads again after each check.
+        // A bridge checks its turn every ten seconds, which cancels the read each time.
         for _ in 0..1000 {
             let read = tokio::time::timeout(Duration::from_millis(50), stream.next()).await;
             if let Ok(end) = read {

@@ -1,5 +1,5 @@
-//! The task that supervises the server. For each input it asks the core, writes the records to the journal, and then performs the
-//! effects.
+//! The task that supervises the server. For each input it asks the core for a decision, writes the records to the journal, and
+//! then performs the effects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -27,10 +27,10 @@ use tachikoma_runtime::clock::{self, Clock};
 use tachikoma_store::StoreError;
 use tachikoma_store::lock::{self, Holder, LockError, WorkLock};
 
-/// Refusals that are recorded, so that repeated requests of an agent cannot fill the journal.
+/// Maximum number of refused requests that are recorded, so that an agent cannot fill the journal.
 const REFUSALS_MAX: u32 = 100;
 
-/// How often and how long the supervisor waits for space on a full disk. The server runs on meanwhile.
+/// How often, and at which interval, the supervisor retries to write on a full disk. The server keeps running meanwhile.
 const DISK_FULL_TRIES: u32 = 600;
 const DISK_FULL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -47,29 +47,29 @@ pub struct Supervisor {
     server: ServerProcess,
     inbox: Inbox,
     publisher: Publisher,
-    /// The login that this supervisor made, which clients read from a file; `None` if the user set a password, or none is needed.
+    /// Login that this supervisor generated, which clients read from the login file; `None` if the user set a password or none is needed.
     generated_login: Option<Login>,
     startup: Startup,
 }
 
-/// The state of the server and the warnings when the supervisor was opened.
+/// State of the server and warnings when the supervisor started.
 #[derive(Debug)]
 struct Startup {
-    /// The server as the supervisor before left it; `None` if that one stopped it.
+    /// State of the server that the previous supervisor left; `None` if it stopped the server.
     earlier: Option<ServerFile>,
     warnings: Vec<String>,
 }
 
-/// Commands and inputs that wait.
+/// Commands and inputs that are not handled yet.
 #[derive(Debug)]
 struct Inbox {
     commands: mpsc::Receiver<Command>,
-    /// Inputs that are taken before any other event.
+    /// Inputs that are handled before any other event.
     pending: VecDeque<ServerInput>,
-    /// Callers that wait for an answer, by ticket.
+    /// Channels to callers that wait for an answer, by ticket.
     replies: BTreeMap<u64, oneshot::Sender<Answer>>,
     last_ticket: u64,
-    /// Refused requests so far.
+    /// Number of refused requests so far.
     refusals: u32,
     /// Whether the core has ended the supervision.
     finished: bool,
@@ -95,15 +95,15 @@ impl Supervisor {
     /// Locks the directory and reads the journal of an earlier supervisor.
     ///
     /// # Errors
-    /// Another supervisor has the directory, the settings are not valid, or a file cannot be read or written.
+    /// Another supervisor holds the lock, the settings are not valid, or a file cannot be read or written.
     pub async fn open(settings: SupervisorSettings) -> Result<Self, SupervisorError> {
         check(&settings.opencode, settings.password.is_some())?;
         let dir = &settings.dir;
         make_dir(dir).map_err(StoreError::from)?;
         write_gitignore(dir);
         if let Some(holder) = living_holder(dir) {
-            // The guard of a killed supervisor releases the lock soon. A living supervisor must not be waited for: this one would take
-            // over after its `stop`.
+            // The guard of a killed supervisor releases the lock soon. But this supervisor must not wait for a living one, because
+            // it would take over after that one is stopped.
             return Err(SupervisorError::Held {
                 dir: dir.clone(),
                 holder: Some(holder),
@@ -112,13 +112,13 @@ impl Supervisor {
         let acquired = WorkLock::acquire_in(dir).await;
         let mut lock = acquired.map_err(|error| lock_error(dir, error))?;
         if let Some(crashed) = lock.crashed() {
-            // Processes are left only if the guard was killed, too.
+            // Processes of the crashed supervisor are left only if its guard was killed, too.
             let _ = orphans::end_leftovers(&crashed.loop_id.to_string());
         }
         atomic_file::remove_remains(&dir.join(server_file::NAME));
         let mut opened = ServerJournal::open(dir)?;
         if opened.damage.is_some() {
-            // Clients tell servers apart by the generation, so that it must not start again at 0.
+            // Clients distinguish servers by this number, so it must not start at 0 again.
             let known = ServerFile::last_generation(dir);
             opened.state.generation = opened.state.generation.max(known);
             opened.journal.renew(&mut opened.state)?;
@@ -138,7 +138,7 @@ impl Supervisor {
             published,
             records,
             ended: ended_out,
-            // This process may be that of a loop, which has other children as well.
+            // This process may be the runner of a loop, which has other children as well.
             family: Arc::new(Family::new(Adoption::Marked)),
             reader: settings.reader.clone(),
         };
@@ -192,7 +192,7 @@ impl Supervisor {
         &self.startup.warnings
     }
 
-    /// Returns the server as the supervisor before left it; `None` if that one stopped it.
+    /// Returns the state of the server that the previous supervisor left; `None` if it stopped the server.
     #[must_use]
     pub fn earlier(&self) -> Option<&ServerFile> {
         self.startup.earlier.as_ref()
@@ -273,7 +273,7 @@ impl Supervisor {
         }
     }
 
-    /// Decides, writes the records, performs the effects, and publishes.
+    /// Asks the core for a decision, writes the records, performs the effects, and publishes the new state.
     async fn step(&mut self, input: ServerInput) -> Result<(), SupervisorError> {
         let now = self.clock.now();
         let [random, ..] = uuid::Uuid::new_v4().into_bytes();
@@ -293,7 +293,7 @@ impl Supervisor {
                     self.log.note(&text);
                 }
             }
-            // There may be no subscriber.
+            // Sending fails if there is no subscriber, which is not an error.
             let _ = self.publisher.handle.records.send(Arc::new(record));
         }
         self.publish();
@@ -326,7 +326,7 @@ impl Supervisor {
                 self.inbox.pending.extend(answered);
             }
             ServerEffect::Measure { generation } => self.server.measure(generation),
-            // The loop reports when no session is busy. A turn could begin after an answer of the server.
+            // The loop reports when no session is busy. The server is not asked, because a turn could start after its answer.
             ServerEffect::AskIdle { .. } if self.settings.idle_is_reported => {}
             ServerEffect::AskIdle { generation } => self.server.ask_idle(generation, phase),
             ServerEffect::Release { generation } => self.server.release(generation, phase),
@@ -348,7 +348,7 @@ impl Supervisor {
         self.publisher.server.send_if_modified(|published| {
             let changed = *published != file;
             if changed {
-                // If this fails, readers find the file before until the next change.
+                // If this fails, clients read the old file until the next change.
                 let _ = file.write(dir);
                 *published = file;
             }
@@ -392,8 +392,8 @@ impl Supervisor {
         }
     }
 
-    /// Restores lock, journal, login and server file if an agent or another process deleted them. Without the lock the supervisor
-    /// seems to be gone, and without its file the server is not found.
+    /// Restores the lock, the journal, the login file and the server file if they were deleted. Without the lock, the supervisor
+    /// seems to be dead. Without the server file, clients do not find the server.
     async fn repair(&mut self) -> Result<(), SupervisorError> {
         let dir = self.settings.dir.clone();
         let is_locked = self.lock.is_in_place_in(&dir);
@@ -404,7 +404,7 @@ impl Supervisor {
         if is_locked && has_login && is_published {
             return Ok(());
         }
-        // Without a working directory nothing can be restored. The next start reports that.
+        // If the working directory is missing, nothing can be restored. The next start of the server reports that.
         if !self.settings.working_dir.is_dir() {
             return Ok(());
         }
@@ -419,14 +419,14 @@ impl Supervisor {
         if let Some(login) = &self.generated_login {
             login_file::write(&dir, login)?;
         }
-        // If this fails, the next change writes the file.
+        // If this fails, the next change of the state writes the file.
         let _ = published.write(&dir);
         self.log
             .note("files of the supervisor were missing and have been restored");
         Ok(())
     }
 
-    /// Ends all processes, and releases the directory.
+    /// Ends all processes of the server and releases the lock.
     async fn shutdown(mut self, result: &Result<(), SupervisorError>) {
         self.server.shutdown().await;
         let ended = match result {
@@ -448,7 +448,7 @@ impl Supervisor {
         self.log.finish().await;
         self.lock.release();
         drop(self.lock);
-        // Last, because a waiting process may start the next supervisor at once.
+        // This is the last step, because a waiting process may start the next supervisor at once.
         self.publisher.ended.send_replace(Some(ended));
     }
 }
@@ -476,7 +476,7 @@ fn warnings(damage: Option<String>, has_password: bool) -> Vec<String> {
     damage.into_iter().chain(open).collect()
 }
 
-/// Returns the login of the server, and the same if it was generated here.
+/// Returns the login of the server, and the generated login if this supervisor generated it.
 fn logins(settings: &SupervisorSettings) -> (Option<Login>, Option<Login>) {
     let user = settings.user.clone();
     let user = user.unwrap_or_else(|| DEFAULT_USER.to_owned());
@@ -490,7 +490,7 @@ fn logins(settings: &SupervisorSettings) -> (Option<Login>, Option<Login>) {
     }
 }
 
-/// Returns the server as a supervisor left it that did not stop it.
+/// Returns the state of a server that its supervisor did not stop; `None` if it was stopped.
 fn earlier(state: &ServerState) -> Option<ServerFile> {
     match state.phase {
         ServerPhase::Waiting { .. } | ServerPhase::Down { .. } | ServerPhase::GaveUp { .. } => {
@@ -500,18 +500,18 @@ fn earlier(state: &ServerState) -> Option<ServerFile> {
     }
 }
 
-/// Returns the holder of the directory's lock, if its process is alive.
+/// Returns the holder of the directory's lock if its process is alive; otherwise `None`.
 fn living_holder(dir: &Path) -> Option<Holder> {
     let holder = lock::is_held_in(dir).then(|| lock::holder_in(dir))??;
     let pid = i32::try_from(holder.pid).ok()?;
     is_alive(pid).then_some(holder)
 }
 
-/// Keeps the directory out of the project's repository.
+/// Writes a `.gitignore` file that keeps the directory out of the project's repository.
 fn write_gitignore(dir: &Path) {
     let path = dir.join(".gitignore");
     if let Ok(mut file) = private().write(true).create_new(true).open(path) {
-        // If this fails, git only shows the files.
+        // If this fails, git only shows the files as untracked.
         let _ = std::io::Write::write_all(&mut file, b"*\n");
     }
 }

@@ -4,7 +4,7 @@ use tachikoma_config::OpenCodeSettings;
 
 use crate::client::{Address, AddressError};
 
-/// The program if `opencode.serve_command` is not set.
+/// Default of `opencode.serve_command`: the program.
 const PROGRAM: &str = "opencode";
 
 /// The argument that makes OpenCode run as a server.
@@ -32,7 +32,7 @@ pub fn words(settings: &OpenCodeSettings) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Returns the host that the server listens on. `localhost` could mean `::1` for one program and 127.0.0.1 for another.
+/// Returns the host that the server listens on. `localhost` becomes 127.0.0.1, because it could also mean `::1`.
 pub(super) fn host(configured: &str) -> &str {
     match configured {
         "localhost" => "127.0.0.1",

@@ -22,16 +22,16 @@ use tachikoma_process::{Peer, peer};
 use tachikoma_runtime::task::Task;
 use tachikoma_store::lock;
 
-/// Callers that are served at the same time. More callers wait.
+/// Maximum number of callers that are served at the same time. Further callers wait.
 const CALLERS_MAX: usize = 16;
 
-/// Callers at the same time that are not the operator. They must not keep the operator out.
+/// Maximum number of callers at the same time that are not the operator, so that they cannot block the operator.
 const AGENT_CALLERS_MAX: usize = CALLERS_MAX / 2;
 
-/// Requests and answers are short.
+/// Maximum length of a request or an answer in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Time for a caller to send its request, and for the supervisor to answer.
+/// Time limit for a caller to send its request, and for the supervisor to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A request of another process to a supervisor.
@@ -80,7 +80,7 @@ impl Control {
         &self.path
     }
 
-    /// Returns the panic message of the task that serves the socket; waits forever if it does not panic. Cancel-safe.
+    /// Waits for a panic of the task that serves the socket, and returns its message. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         self.task.broken().await
     }
@@ -108,7 +108,7 @@ async fn serve(listener: UnixListener, handle: SupervisorHandle) {
                         let _ = serve_caller(stream, handle, &permits).await;
                     });
                 }
-                // For example, no file descriptor is free. Others may be closed soon.
+                // The error may be temporary, for example if no file descriptor is free.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
@@ -127,7 +127,7 @@ async fn serve_caller(
         true => None,
         false => match agent_callers.try_acquire() {
             Ok(permit) => Some(permit),
-            // The caller may try again.
+            // All slots for other callers are in use. The caller may try again.
             Err(_) => return Ok(()),
         },
     };
@@ -204,7 +204,7 @@ impl SupervisorClient {
         }
     }
 
-    /// Sends a request, and returns what the supervisor does.
+    /// Sends a request. Returns the supervisor's description of what it does.
     ///
     /// # Errors
     /// The supervisor does not answer, or refuses.

@@ -10,10 +10,10 @@ use crate::server_file::ServerFile;
 use tachikoma_config::OpenCodeSettings;
 use tachikoma_process::{Family, Sender, signal_name};
 
-/// Commands that may wait. The supervisor takes them at once.
+/// Maximum number of commands in the queue. The supervisor handles them at once.
 pub(super) const COMMANDS_MAX: usize = 16;
 
-/// Records that are kept for slow subscribers.
+/// Maximum number of records that are stored for slow subscribers.
 pub(super) const RECORDS_MAX: usize = 256;
 
 /// The result of a command, or why it was refused.
@@ -25,13 +25,13 @@ pub(super) enum Command {
     Restart(oneshot::Sender<Answer>),
     Stop(oneshot::Sender<Answer>),
     Reload(Box<OpenCodeSettings>, oneshot::Sender<Answer>),
-    /// No session is busy.
+    /// The loop reports that no session is busy.
     Idle,
-    /// A request or a signal was refused. Has its name and its sender.
+    /// A request or a signal was refused. Has its name and the process id of its sender.
     Refused(String, Option<i32>),
 }
 
-/// How a supervisor ended.
+/// How a supervisor terminated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The server was stopped as requested.
@@ -51,7 +51,7 @@ pub struct SupervisorHandle {
     pub(super) reader: Option<SettingsReader>,
 }
 
-/// Reads the settings of the server again. The caller knows their files and variables.
+/// Function that reads the settings of the server again. The caller knows the configuration files and variables.
 #[derive(Clone)]
 pub struct SettingsReader(Arc<dyn Fn() -> Result<OpenCodeSettings, String> + Send + Sync>);
 
@@ -71,22 +71,22 @@ impl fmt::Debug for SettingsReader {
 }
 
 impl SupervisorHandle {
-    /// Returns the state of the server, which is updated with each change.
+    /// Returns a channel with the state of the server, which is updated at each change.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<ServerFile> {
         self.published.clone()
     }
 
-    /// Returns the records that are written from now on.
+    /// Returns a channel with the records that are written from now on.
     #[must_use]
     pub fn records(&self) -> broadcast::Receiver<Arc<ServerRecord>> {
         self.records.subscribe()
     }
 
-    /// Restarts the server, or starts it if it is down, also after the supervisor gave up. Returns what happens next.
+    /// Restarts the server, or starts it if it is down, even if the supervisor gave up. Returns a description of what happens next.
     ///
     /// # Errors
-    /// The supervisor refused the command. Holds the reason.
+    /// The supervisor refused the command, for the returned reason.
     pub async fn restart(&self) -> Result<String, String> {
         self.command(Command::Restart).await
     }
@@ -94,7 +94,7 @@ impl SupervisorHandle {
     /// Stops the server and the supervisor. Returns at once; [`SupervisorHandle::ended`] waits.
     ///
     /// # Errors
-    /// The supervisor refused the command. Holds the reason.
+    /// The supervisor refused the command, for the returned reason.
     pub async fn stop(&self) -> Result<String, String> {
         self.command(Command::Stop).await
     }
@@ -111,7 +111,7 @@ impl SupervisorHandle {
     /// Reads the settings again and applies them.
     ///
     /// # Errors
-    /// They cannot be read or are not valid. The earlier ones stay in effect.
+    /// The settings cannot be read or are not valid. The earlier ones stay in effect.
     pub async fn reread(&self) -> Result<String, String> {
         let reader = self.reader.clone();
         let reader = reader.ok_or(
@@ -127,17 +127,17 @@ impl SupervisorHandle {
 
     /// Reports that no session is busy. The supervisor then restarts a server that uses too much memory.
     pub fn report_idle(&self) {
-        // If the queue is full, the next report counts.
+        // If the queue is full, this report is dropped, and the loop reports again later.
         let _ = self.commands.try_send(Command::Idle);
     }
 
-    /// Records a refusal. It is left out if the queue is full.
+    /// Records a refused request. It is dropped if the queue is full.
     pub(super) fn refused(&self, what: String, pid: Option<i32>) {
         let _ = self.commands.try_send(Command::Refused(what, pid));
     }
 
-    /// Returns whether the operator sent a signal to this process, and records a signal of another sender. If the sender has exited,
-    /// returns `in_doubt`. On Linux, a signal is refused if its sender could be forged.
+    /// Returns whether the operator sent a signal to this process, and records refused signals. If the sender has exited, returns
+    /// `in_doubt`. On Linux, a signal with a sender that could be forged is refused.
     #[must_use]
     pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
         let judged = self.family.judge(sender, in_doubt);

@@ -1,4 +1,5 @@
-//! The supervisor's journal: one bounded file of checksummed lines. A full file is replaced by one that begins with the whole state.
+//! The supervisor's journal: one file of checksummed lines with a limited size. A full file is replaced by one that starts with
+//! the full state.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -17,18 +18,19 @@ const NAME: &str = "journal.jsonl";
 /// Name of a damaged journal that was moved away.
 const DAMAGED: &str = "journal.damaged.jsonl";
 
-/// A larger journal is replaced by its state. It holds thousands of events: a crash loop without delays fills it in a minute.
+/// Size in bytes at which the journal is replaced by one with the full state. It has thousands of events: a crash loop without
+/// delays fills it in a minute.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Limit for reading: the records of one step may exceed `BYTES_MAX`.
+/// Maximum size in bytes for reading. The records of one step may exceed `BYTES_MAX`.
 const READ_BYTES_MAX: u64 = 2 * BYTES_MAX;
 
-/// Returns whether a file of this name is a journal.
+/// Returns whether a file name is that of a journal.
 pub(super) fn is_ours(name: &str) -> bool {
     [NAME, DAMAGED].contains(&name)
 }
 
-/// An open journal. Only the supervisor that holds the lock may have one.
+/// An open journal. Only the supervisor that holds the lock has one.
 #[derive(Debug)]
 pub(super) struct ServerJournal {
     path: PathBuf,
@@ -37,12 +39,12 @@ pub(super) struct ServerJournal {
     buffer: Vec<u8>,
 }
 
-/// A journal with the state that its records lead to.
+/// An opened journal and the state after its last record.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub journal: ServerJournal,
     pub state: ServerState,
-    /// Damage of the file, if there is any. The records after it are lost: they hold counters, not work.
+    /// Description of the damage; `None` if the file is undamaged. Records after the damage are lost; they have counters, not work.
     pub damage: Option<String>,
 }
 
@@ -50,7 +52,7 @@ pub(super) struct Opened {
 #[derive(Debug, Default)]
 struct Read {
     records: Vec<ServerRecord>,
-    /// Bytes at the beginning of the file that are whole records.
+    /// Length in bytes of the complete records at the beginning of the file.
     len: usize,
     damage: Option<String>,
 }
@@ -72,7 +74,7 @@ impl ServerJournal {
             Err(error) => return Err(StoreError::io("read", &path)(error)),
         };
         if read.damage.is_some() {
-            // This file replaces a damaged journal that was moved away earlier.
+            // An earlier damaged journal at this path is overwritten.
             let aside = dir.join(DAMAGED);
             std::fs::rename(&path, &aside).map_err(StoreError::io("move away", &path))?;
         }
@@ -85,7 +87,7 @@ impl ServerJournal {
             Some(_) => 0,
             None => read.len as u64,
         };
-        // No effect was performed for a line that is cut.
+        // An incomplete last line is removed. No effect was performed for its record.
         file.set_len(len)
             .map_err(StoreError::io("truncate", &path))?;
         let journal = Self {
@@ -101,7 +103,7 @@ impl ServerJournal {
         })
     }
 
-    /// Appends records, and returns when they are on disk. A part that was written is cut off after an error.
+    /// Appends records, and returns when they are on disk. After an error, a partially written record is removed.
     ///
     /// # Errors
     /// The records could not be written.
@@ -114,7 +116,7 @@ impl ServerJournal {
             encode(record, &mut self.buffer);
         }
         if let Err(source) = self.file.write_all(&self.buffer) {
-            // If this fails, too, the next start cuts it off.
+            // If this fails, too, the next start removes the incomplete record.
             let _ = self.file.set_len(self.len);
             return Err(StoreError::io("write", &self.path)(source));
         }
@@ -122,7 +124,7 @@ impl ServerJournal {
         self.file.sync_data().map_err(StoreError::sync(&self.path))
     }
 
-    /// Replaces a full file by one with the whole state.
+    /// Replaces a full journal by one with the full state.
     ///
     /// # Errors
     /// The new file cannot be written. The old one stays in use.
@@ -133,7 +135,7 @@ impl ServerJournal {
         self.renew(state)
     }
 
-    /// Replaces the file by one with the whole state.
+    /// Replaces the journal by one with the full state.
     ///
     /// # Errors
     /// The new file cannot be written.
@@ -177,7 +179,7 @@ fn append_to(path: &Path) -> Result<File, StoreError> {
         .map_err(StoreError::io("open", path))
 }
 
-/// Reads lines up to the last whole one. A last line without its end was cut by a crash. Any other fault is damage.
+/// Parses the complete lines. An incomplete last line is the result of a crash. Any other error is damage.
 fn parse(bytes: &[u8]) -> Read {
     let mut read = Read::default();
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -210,7 +212,7 @@ mod tests {
     use tachikoma_core::supervise::{Jitter, ServerInput, ServerPolicy, StartedBy, step};
     use tachikoma_core::{Exit, Timestamp};
 
-    /// Lets a server crash `times` times, and writes the records.
+    /// Simulates `times` crashes of a server and writes their records.
     fn crash(opened: &mut Opened, times: u64) {
         let policy = ServerPolicy {
             max_restart_attempts: 0,
@@ -249,7 +251,7 @@ mod tests {
         assert_eq!((again.state.crashes_total, again.damage), (20, None));
         let size = || std::fs::metadata(dir.path().join(NAME)).unwrap().len();
         while size() < BYTES_MAX - 4096 {
-            // Without syncs: only the size matters here.
+            // Only the size matters here, so the records are written without syncs.
             let bytes = std::fs::read(dir.path().join(NAME)).unwrap();
             opened.journal.file.write_all(&bytes).unwrap();
             opened.journal.len += bytes.len() as u64;
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_drops_a_cut_line_and_moves_a_damaged_file_away() {
+    fn journal_drops_an_incomplete_line_and_moves_a_damaged_file_away() {
         let dir = tempfile::tempdir().unwrap();
         let mut opened = ServerJournal::open(dir.path()).unwrap();
         crash(&mut opened, 3);

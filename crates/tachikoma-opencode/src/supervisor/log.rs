@@ -14,16 +14,16 @@ use tokio::sync::mpsc;
 /// Name of the newest file. Older files have a number after it.
 const NAME: &str = "server.log";
 
-/// Holds the output of days, or enough of a verbose server to find an error.
+/// Size in bytes at which the log is rotated. It has the output of days, or enough of a verbose server to find an error.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Older files that are kept.
+/// Number of older files to keep.
 const OLDER_MAX: u32 = 3;
 
-/// Chunks that wait for the disk. When the queue is full, the server waits.
+/// Maximum number of chunks that wait to be written. When the queue is full, the server is blocked.
 const QUEUE_MAX: usize = 64;
 
-/// Returns whether a file of this name belongs to the log.
+/// Returns whether a file name belongs to the log.
 pub(super) fn is_ours(name: &str) -> bool {
     let rest = name.strip_prefix(NAME);
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('.').is_some_and(is_number))
@@ -40,26 +40,26 @@ pub(super) struct LogWriter {
     task: Task,
 }
 
-/// Adds to the log.
+/// Adds output to the log.
 #[derive(Clone, Debug)]
 pub(super) struct LogSender(mpsc::Sender<Vec<u8>>);
 
 impl LogSender {
     /// Adds bytes, and waits while the queue is full.
     pub async fn write(&self, bytes: Vec<u8>) {
-        // The writer ends after all senders.
+        // Sending fails only if the writer has panicked, which is reported elsewhere.
         let _ = self.0.send(bytes).await;
     }
 }
 
 impl LogWriter {
-    /// Starts the writer of the log in `dir`. Nothing is written unless `is_kept`.
+    /// Starts the writer of the log in `dir`. If `is_kept` is false, nothing is written.
     pub fn start(dir: &Path, is_kept: bool) -> Self {
         let (sender, mut chunks) = mpsc::channel::<Vec<u8>>(QUEUE_MAX);
         let mut log = ServerLog::new(dir, is_kept);
         let task = Task::spawn("log of the server", async move {
             while let Some(chunk) = chunks.recv().await {
-                // A full disk must not end the server, so the chunk is lost.
+                // A full disk must not stop the server, so the chunk is dropped.
                 let _ = log.write(&chunk);
             }
         });
@@ -73,19 +73,19 @@ impl LogWriter {
         self.sender.clone()
     }
 
-    /// Adds a line of the supervisor. The line is lost if the queue is full.
+    /// Adds a line of the supervisor to the log. It is dropped if the queue is full.
     pub fn note(&self, text: &str) {
         let time = Timestamp::from_millis(clock::file_time() / 1_000_000);
         let line = format!("{time} [tachikoma] {text}\n");
         let _ = self.sender.0.try_send(line.into_bytes());
     }
 
-    /// Returns how the writer panicked; does not return if it does not panic. Cancel-safe.
+    /// Waits for a panic of the writer, and returns its message. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         self.task.broken().await
     }
 
-    /// Writes the rest. All senders must be dropped.
+    /// Writes the remaining output. All senders must have been dropped.
     pub async fn finish(mut self) {
         drop(self.sender);
         let _ = self.task.ended().await;
@@ -121,7 +121,7 @@ impl ServerLog {
         if let Some((file, _)) = &self.open
             && !is_at(file, &self.path)
         {
-            // Another process deleted the file.
+            // Another process deleted the file, so a new one is opened.
             self.open = None;
             self.path
                 .parent()
@@ -141,7 +141,7 @@ impl ServerLog {
     }
 }
 
-/// Returns whether an open file is still the one at the path.
+/// Returns whether an open file is still at the path.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), std::fs::symlink_metadata(path)) {
         (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
@@ -149,7 +149,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Renames each file to the next number. The oldest is replaced.
+/// Renames each log file to the next number. The oldest file is overwritten.
 fn rotate(path: &Path) -> io::Result<()> {
     for number in (1..OLDER_MAX).rev() {
         let (from, to) = (older(path, number), older(path, number + 1));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn log_that_is_not_kept_creates_no_file() {
+    fn log_that_is_turned_off_creates_no_file() {
         let dir = tempfile::tempdir().unwrap();
         ServerLog::new(dir.path(), false).write(b"words\n").unwrap();
         assert_eq!(files(dir.path()), [] as [PathBuf; 0]);

@@ -1,4 +1,4 @@
-//! The server's process: starts it below a guard, reads its output, and asks it over HTTP.
+//! The process of the server: starts it below a guard, reads its output, and sends requests to it.
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -23,19 +23,20 @@ use super::log::LogSender;
 use super::{SupervisorError, SupervisorSettings};
 use crate::client::{Address, Client, Failure, Login, Request};
 
-/// A server that starts never answers requests that it gets too early, so the next request has to follow soon.
+/// Timeout of a health request during the start. A starting server never answers requests that come too early, so the next one has
+/// to follow soon.
 const START_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Timeout of a health request. A busy server may answer slowly.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes per read from the server's output.
+/// Maximum number of bytes per read from the server's output.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// The line with the server's address is short.
+/// Maximum length in bytes of the line with the server's address.
 const LINE_BYTES_MAX: usize = 4 * 1024;
 
-/// Time to read the rest of the output after the server's end. A descendant of the server can keep the pipes open.
+/// How long the rest of the output is read after the server has ended. A descendant of the server can keep the pipes open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Owns the guard, the current server, and the tasks that send requests to the server.
@@ -43,25 +44,25 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 pub(super) struct ServerProcess {
     /// User name and password of the server; `None` if it has no password.
     login: Option<Login>,
-    /// `None` before the first start, and after the guard was killed.
+    /// The guard process; `None` before the first start, and after it was killed.
     guard: Option<Guard>,
     /// The server that was started last; `None` if it has ended.
     current: Option<Current>,
-    /// Requests to the server and readers of its output. Each returns an input for the core, if it has one.
+    /// Requests to the server and readers of its output. Each task returns an input for the core, or `None`.
     tasks: JoinSet<Option<ServerInput>>,
-    /// The health request under way.
+    /// The running health request; `None` if there is none.
     probe: Option<AbortHandle>,
-    /// Where a server listens, from the readers of its output.
+    /// Channel on which the readers of the output send the address of a server.
     listening: (mpsc::Sender<Listening>, mpsc::Receiver<Listening>),
 }
 
-/// A server of this generation listens at this address.
+/// Number of a server, and the address at which it listens.
 type Listening = (Generation, Address);
 
 #[derive(Debug)]
 struct Current {
     generation: Generation,
-    /// Where the server listens; `None` until it has printed its port, if it chooses the port itself.
+    /// Address at which the server listens; `None` until it has printed its port, if it chooses the port itself.
     address: Option<Address>,
     /// Dropping the sender tells the task that reads the output that the server has ended.
     _reader: oneshot::Sender<()>,
@@ -168,7 +169,7 @@ impl ServerProcess {
         }
     }
 
-    /// Starts the server. Returns why it cannot be started, if that is known at once.
+    /// Starts the server. Returns the failure as an input for the core, if it is known at once.
     pub fn start(
         &mut self,
         settings: &SupervisorSettings,
@@ -231,10 +232,10 @@ impl ServerProcess {
         Ok(None)
     }
 
-    /// Passes a new lock to the guard, which holds it until all processes of the server have ended.
+    /// Passes a new lock to the guard, which holds the lock until all processes of the server have ended.
     pub fn hold(&mut self, lock: &WorkLock) {
         if let (Some(guard), Ok(lock)) = (&mut self.guard, lock.share()) {
-            // If the guard has died, that is reported as an event, so the error is ignored here.
+            // If the guard has died, an event reports it, so the error is ignored here.
             let _ = guard.hold(lock);
         }
     }
@@ -245,7 +246,7 @@ impl ServerProcess {
         }
     }
 
-    /// Asks for the server's health. Returns the answer if it is known at once.
+    /// Sends a health request to the server. Returns the result if it is known at once.
     pub fn probe(&mut self, generation: Generation, phase: &ServerPhase) -> Option<ServerInput> {
         if let Some(before) = self.probe.take() {
             before.abort();
@@ -312,7 +313,7 @@ impl ServerProcess {
         }
     }
 
-    /// Asks the server to end its tools. A server that is killed while a tool runs leaves the tool running.
+    /// Asks the server to end its tools. If the server is killed while a tool runs, the tool keeps running.
     pub fn release(&mut self, generation: Generation, phase: &ServerPhase) {
         if let Ok(client) = self.client(phase) {
             self.tasks.spawn(async move {
@@ -320,7 +321,7 @@ impl ServerProcess {
                     timeout: HEALTH_TIMEOUT,
                     ..Request::post("/global/dispose", None)
                 };
-                // The server gets a signal next, also if this failed.
+                // The server gets a signal next, even if this request failed.
                 let _: Result<Value, _> = client.ask(request).await;
                 Some(ServerInput::Released { generation })
             });
@@ -362,7 +363,7 @@ fn guard_options(
     })
 }
 
-/// Returns the command that the guard starts, with the reading ends of the pipes for stdout and stderr.
+/// Returns the command for the guard to start, and the read ends of the pipes for stdout and stderr.
 fn prepare(
     settings: &SupervisorSettings,
     login: Option<&Login>,
@@ -384,7 +385,7 @@ fn prepare(
         program: words.next().unwrap_or_default(),
         args: words.collect(),
         env,
-        // systemd set them for this process.
+        // systemd set these variables for this process, not for the server.
         env_remove: ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"]
             .map(Into::into)
             .into(),
@@ -394,13 +395,13 @@ fn prepare(
     Ok((spawn, [stdout, stderr]))
 }
 
-/// Returns whether another process has the port. The server itself does not report that.
+/// Returns whether another process listens at the port. The server itself does not report that.
 fn is_taken(host: &str, port: u16) -> bool {
     let bound = TcpListener::bind((host, port));
     bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
 }
 
-/// Finds out which kind of server has the port. It must not get our password.
+/// Finds out which kind of server uses the port. The request contains no password.
 async fn explain_taken_port(generation: Generation, address: Address) -> Option<ServerInput> {
     let client = Client::new(address, None, None);
     let by = match client.health(HEALTH_TIMEOUT).await.map_err(|e| e.failure) {
@@ -419,7 +420,7 @@ async fn explain_taken_port(generation: Generation, address: Address) -> Option<
     })
 }
 
-/// Copies both streams of a server to its log until they end, and reports the port in the line that names it.
+/// Copies stdout and stderr of a server to its log until they end. Reports the port when the server prints it.
 async fn read_output<T>(
     streams: [Receiver; 2],
     log: &LogSender,

@@ -1,4 +1,4 @@
-//! Writes a backup. The archive is produced while it is read, so that it can be compressed and encrypted on the way.
+//! Writes a backup. The tar archive is produced while it is read, so that it can be compressed and encrypted at the same time.
 
 use std::fs::File;
 use std::io::{self, BufRead, Cursor, Read, Seek as _, Write as _};
@@ -16,7 +16,7 @@ use crate::journal::JournalPart;
 use crate::snapshot::Packing;
 use crate::{checked_line, checkpoints, compressed, journal, test_history};
 
-/// Block size of a tar archive.
+/// Block size of a tar archive in bytes.
 const BLOCK: u64 = 512;
 
 /// One file of a backup with its content.
@@ -25,7 +25,7 @@ struct Part {
     content: Box<dyn Read>,
 }
 
-/// Writes a backup. Only small files are held in memory.
+/// Writes a backup. Only its small files are loaded into memory.
 pub fn write(
     target: &mut File,
     moment: &Moment,
@@ -51,7 +51,7 @@ pub fn write(
     target.finish().map(drop)
 }
 
-/// Returns the archive in the form in which it is written.
+/// Returns a reader of the tar archive before compression and encryption.
 fn archive(moment: &Moment, encryption: &Encryption) -> io::Result<Box<dyn Read>> {
     let parts = parts(moment, encryption)?;
     let snapshot = &moment.snapshot;
@@ -108,7 +108,7 @@ fn parts(moment: &Moment, encryption: &Encryption) -> io::Result<Vec<Part>> {
     }
     let dir = &moment.loop_dir;
     let session = snapshot.state.session.number;
-    // The hand-off and the test history are optional.
+    // A backup without hand-off or test history is valid.
     if let Ok(Some(text)) = checkpoints::read(dir, session, encryption) {
         parts.push(part_of(checkpoint_name(session), text.into_bytes()));
     }
@@ -127,7 +127,7 @@ fn parts(moment: &Moment, encryption: &Encryption) -> io::Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Returns a segment up to a record, with its line end, because more lines may follow later.
+/// Returns the lines of a segment up to a record. The last line gets a line end, because more lines may follow after a restore.
 fn beginning(part: &JournalPart, seq: Seq, encryption: &Encryption) -> io::Result<Box<dyn Read>> {
     let is_encrypted = encryption::is_encrypted(&part.path) || !encryption.is_plain();
     let content = compressed::open(&part.path, encryption)?.content;
@@ -135,7 +135,7 @@ fn beginning(part: &JournalPart, seq: Seq, encryption: &Encryption) -> io::Resul
         let end: &[u8] = if part.unended { b"\n" } else { b"" };
         return Ok(Box::new(content.take(part.len).chain(end)));
     }
-    // `part.len` is not the length of the decrypted content, so the content is read up to the record.
+    // `part.len` is the encrypted length, so the decrypted lines are read up to the record number.
     let line = Cursor::new(Vec::new());
     Ok(Box::new(UpTo {
         content,
@@ -145,7 +145,7 @@ fn beginning(part: &JournalPart, seq: Seq, encryption: &Encryption) -> io::Resul
     }))
 }
 
-/// The lines of a segment up to a record.
+/// Reader that returns the lines of a segment up to a record.
 struct UpTo<R> {
     content: R,
     seq: Seq,

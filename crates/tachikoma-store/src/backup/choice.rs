@@ -11,9 +11,9 @@ use crate::encryption::Encryption;
 use crate::epochs::Epochs;
 use crate::{StoreError, layout};
 
-/// Lists the backups of the loop in `loop_dir`, or all if there is no loop, the best first: those of the current epoch, then of
-/// earlier epochs, by record number, then all others by time. Backups that a restore made are listed separately, so that a second
-/// restore does not undo the first.
+/// Lists the backups of the loop in `loop_dir`, or all backups if there is no loop. The best is first: backups of the current
+/// epoch, then of earlier epochs, by record number, then all others by time. Backups that a restore made are listed separately, so
+/// that a second restore does not undo the first.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -28,11 +28,12 @@ pub fn best_first(
         let manifest = container::manifest_of(&listed.path, encryption).ok();
         let rank = match (&manifest, &epochs) {
             (Some(manifest), Some(epochs)) => epochs.rank(&manifest.epoch),
-            // By its name it may be of the current epoch. Reading it later reports the error.
+            // The epoch of an unreadable backup is unknown, so it is listed like one of the current epoch. Reading it later
+            // reports the error.
             (None, Some(epochs)) => epochs.current_rank(),
             (_, None) => None,
         };
-        // Within an epoch the record number decides, not the clock.
+        // Within an epoch, backups are ordered by record number, because the clock may have been changed.
         let place = rank.map(|rank| (rank, listed.seq));
         let kept = manifest.is_some_and(|manifest| manifest.before_restore);
         (kept, place, listed)
@@ -45,8 +46,8 @@ pub fn best_first(
     Ok((listed(others), listed(kept)))
 }
 
-/// Finds the valid backup that is furthest ahead of a record: its records existed once. The names of the files tell which to
-/// check.
+/// Finds the valid backup that is furthest ahead of a record. Its later records existed once and are lost. Only files with newer
+/// record numbers in their names are read.
 pub fn ahead_of(
     seq: Seq,
     mut listed: Vec<Listed>,
@@ -57,14 +58,14 @@ pub fn ahead_of(
     listed.sort_by_key(|listed| Reverse(listed.seq));
     let epochs = Epochs::of(loop_dir, encryption);
     listed.into_iter().find(|listed| {
-        // A backup that cannot be decrypted tells nothing.
+        // A backup that cannot be decrypted proves nothing.
         let told = container::manifest_of(&listed.path, encryption);
         told.is_ok_and(|told| told.seq > seq && epochs.has(&told.epoch, told.seq, told.segment))
             && container::read_through(&listed.path, encryption).is_ok()
     })
 }
 
-/// Describes a journal that ends before a backup does.
+/// Describes a journal that ends before the last record of a backup.
 pub fn cut_short(ends: Seq, ahead: &Listed) -> String {
     format!(
         "it ends with record {ends}, and backup {} has records up to {}",
@@ -73,7 +74,7 @@ pub fn cut_short(ends: Seq, ahead: &Listed) -> String {
     )
 }
 
-/// A valid backup of a loop that has no other files left.
+/// A valid backup of a loop that has no other files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfLost {
     /// Path of the backup.
@@ -83,7 +84,7 @@ pub struct OfLost {
 }
 
 impl OfLost {
-    /// Describes the backup and how to restore it.
+    /// Returns a message about the backup and the command that restores it.
     #[must_use]
     pub fn words(&self, working_dir: &Path) -> String {
         let Self { path, manifest } = self;
@@ -96,8 +97,8 @@ impl OfLost {
     }
 }
 
-/// Finds the newest valid backup of a loop that is no longer in the working directory. Backups outside of `.ralph/` may be
-/// shared, so only loops of this directory count.
+/// Finds the newest valid backup of a loop that has no files in the working directory. Backup directories outside of `.ralph/` may
+/// be shared, so backups of loops of other directories are ignored.
 #[must_use]
 pub fn of_lost_loop(dir: &Path, working_dir: &Path, encryption: &Encryption) -> Option<OfLost> {
     let is_ours = dir.starts_with(working_dir.join(RALPH_DIR));

@@ -14,25 +14,25 @@ use crate::encryption::{EncryptingWriter, Encryption};
 use crate::snapshot::{self, Snapshot};
 use crate::{StoreError, checked_line, checkpoints, compressed, is_locked, journal, test_history};
 
-/// The name of the first entry.
+/// Name of the first entry of a backup.
 pub const MANIFEST: &str = "manifest.json";
 
-/// The name of the snapshot entry.
+/// Name of the entry with the snapshot.
 pub const SNAPSHOT: &str = "state.json";
 
-/// A manifest has less than a thousand bytes.
+/// Maximum size of a manifest in bytes. A real one has less than a thousand.
 const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 
-/// Snapshot, journal, hand-off, test history, git bundle.
+/// Maximum number of files: snapshot, journal, hand-off, test history and git bundle.
 const FILES_MAX: usize = 5;
 
-/// Limit for the journal. A segment is closed long before.
+/// Maximum size of the journal in bytes. A segment is closed long before it is that large.
 const JOURNAL_BYTES_MAX: u64 = 16 * journal::SEGMENT_MAX_BYTES;
 
-/// Limit for zeros after the last entry, which tar adds.
+/// Maximum number of zero bytes after the last entry. Tar adds them as padding.
 const PADDING_BYTES_MAX: usize = 1 << 20;
 
-/// Size of the read buffer.
+/// Size of the read buffer in bytes.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
 /// Content of a valid backup.
@@ -40,27 +40,28 @@ pub const CHUNK_BYTES: usize = 64 << 10;
 pub struct Content {
     /// The manifest of the backup.
     pub manifest: Manifest,
-    /// The state at the last record.
+    /// The state after the last record.
     pub state: State,
     /// The working directory of the loop.
     pub working_dir: PathBuf,
 }
 
-/// Reads a backup to its end and checks all files against their checksums, and that snapshot and journal end at the record in the
+/// Reads a backup to its end and checks the checksums of all files. Also checks that snapshot and journal end at the record in the
 /// manifest.
 ///
 /// # Errors
-/// It cannot be read, is damaged, or is newer than this version.
+/// The backup cannot be read, is damaged, or was written by a newer version.
 pub fn read_through(path: &Path, encryption: &Encryption) -> Result<Content, StoreError> {
     read(path, None, encryption)
 }
 
-/// Does the same, and extracts all files except the snapshot into `dir`, which has the layout of a loop's directory.
+/// Checks a backup like [`read_through`] and extracts all files except the snapshot into `dir`, which gets the layout of a loop's
+/// directory.
 pub fn read_into(path: &Path, dir: &Path, encryption: &Encryption) -> Result<Content, StoreError> {
     read(path, Some(dir), encryption)
 }
 
-/// Reads the manifest only.
+/// Reads only the manifest of a backup.
 pub fn manifest_of(path: &Path, encryption: &Encryption) -> Result<Manifest, StoreError> {
     let mut archive = open(path, encryption)?;
     manifest(path, &mut entries(path, &mut archive)?)
@@ -71,7 +72,7 @@ type Entries<'a> = tar::Entries<'a, Box<dyn io::BufRead>>;
 
 fn open(path: &Path, encryption: &Encryption) -> Result<Archive, StoreError> {
     let file = safe_read::open(path).map_err(StoreError::io("open", path))?;
-    // Recognized by its content, because the file may have been renamed.
+    // The format is recognized by the content, because the file may have been renamed.
     let content = compressed::content_of(file, encryption).map_err(unread(path))?;
     Ok(tar::Archive::new(content))
 }
@@ -88,12 +89,12 @@ pub fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
     }
 }
 
-/// Converts an error in the middle of a backup.
+/// Returns a conversion of errors while a backup is read: errors of the format become damage.
 fn unread(path: &Path) -> impl Fn(io::Error) -> StoreError {
     move |error| match error.raw_os_error() {
         Some(_) => StoreError::io("read", path)(error),
         None if is_locked(&error) => StoreError::io("open", path)(error),
-        // An error of the format, not of the disk.
+        // Errors without an error code of the system are errors of the format.
         None => damaged(path, error.to_string()),
     }
 }
@@ -127,7 +128,7 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
         return Err(damaged(path, "the checksum of its manifest does not match"));
     }
     let manifest: Manifest = serde_json::from_str(line).map_err(shapeless)?;
-    // The segment after it would have no number.
+    // The next segment could not get a number.
     if manifest.segment == Some(u32::MAX) {
         return Err(damaged(
             path,
@@ -211,7 +212,7 @@ fn read_all(
             "it has files that its manifest does not list",
         ));
     }
-    // Read to the end, because a compressed file ends with its checksum.
+    // The rest is read, because a compressed file ends with its checksum.
     let mut rest = archive.into_inner();
     let mut behind = 0;
     loop {
@@ -233,14 +234,14 @@ fn read_all(
     })
 }
 
-/// A backup while it is read.
+/// State of reading a backup.
 struct Reading<'a> {
     path: &'a Path,
     encryption: &'a Encryption,
     into: Option<&'a Path>,
     manifest: &'a Manifest,
     snapshot: Option<Snapshot>,
-    /// The state after the records so far.
+    /// State of the loop after the records that were read; `None` before the snapshot is read.
     state: Option<State>,
 }
 
@@ -263,7 +264,7 @@ impl Reading<'_> {
         let copy = self.into.filter(|_| name != SNAPSHOT);
         let copy = copy.map(|dir| dir.join(name));
         let encryption = match name.as_str() {
-            // Git can only read the bundle unencrypted.
+            // The bundle is extracted without encryption, because git has to read it.
             BUNDLE_NAME => Encryption::plain(),
             _ => self.encryption.clone(),
         };
@@ -287,7 +288,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Reads a file to its end, and its content if it matters.
+    /// Reads a file of the backup to its end. Snapshot and journal are also parsed.
     fn content(&mut self, name: &str, content: &mut impl Read) -> Result<(), StoreError> {
         if name == SNAPSHOT {
             self.snapshot(content)?;
@@ -314,8 +315,8 @@ impl Reading<'_> {
         let Some(snapshot) = &self.snapshot else {
             return Err(self.damaged("the snapshot does not come first"));
         };
-        // The records before the snapshot only have to be valid. Their state is not compared with the snapshot, because an
-        // earlier version may have written them.
+        // Records before the snapshot only have to be valid. Their state is not compared with the snapshot, because an earlier
+        // version may have written it.
         let mut state = Some(snapshot.state.clone());
         let mut last: Option<Seq> = None;
         let reader = BufReader::with_capacity(CHUNK_BYTES, content);
@@ -327,7 +328,7 @@ impl Reading<'_> {
             }
             last = Some(record.seq);
             if line == 1 && record.seq > snapshot.seq.next() {
-                // The journal begins after the snapshot.
+                // All records are newer than the snapshot, so the state comes from the first record of the segment.
                 state = None;
             }
             if record.seq > snapshot.seq {
@@ -342,7 +343,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Returns the final state.
+    /// Returns the state after the last record, and the working directory of the loop.
     fn finish(&mut self) -> Result<(State, PathBuf), StoreError> {
         let Some(snapshot) = self.snapshot.take() else {
             return Err(self.damaged("it has no snapshot"));
@@ -371,11 +372,11 @@ fn create(path: &PathBuf, encryption: &Encryption) -> Result<EncryptingWriter<Fi
         .map_err(StoreError::io("create", path))
 }
 
-/// Reads, computes a checksum, and may write a copy.
+/// Reader that computes a checksum of the data and can write a copy.
 pub struct Tee<R> {
     source: R,
     copy: Option<EncryptingWriter<File>>,
-    /// Why the copy is incomplete.
+    /// Error that made the copy incomplete.
     failed: Option<io::Error>,
     bytes: u64,
     crc: u32,

@@ -1,4 +1,4 @@
-//! Files of backups: their names, listing, and removal.
+//! Files of backups: their names, how they are listed, and how old ones are removed.
 
 use std::cmp::Reverse;
 use std::io::ErrorKind;
@@ -19,23 +19,23 @@ use tachikoma_core::error_chain as chain;
 /// Extension of a backup that is not compressed.
 const SUFFIX: &str = ".tar";
 
-/// Limit for backups of one record in one second.
+/// Maximum number of backups with the same record and second.
 const REPEATS_MAX: u32 = 1_000;
 
-/// A file that was not written for this long belongs to a dead writer. The largest backup takes minutes on the slowest disk.
+/// A temporary file that was not changed for this long belongs to a dead process. The largest backup takes minutes on the slowest disk.
 const STALE: Duration = Duration::from_secs(3_600);
 
-/// Length of the part of a temporary name that identifies the epoch.
+/// Number of hexadecimal digits in a temporary name that identify the epoch.
 const MARK_DIGITS: usize = 16;
 
-/// A backup by its name. Newer ones are greater.
+/// A backup, described by its file name. Newer backups compare as greater.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
-    /// When it was taken, as `20261115T054715Z`. The first field, because record numbers decrease after a restore.
+    /// When the backup was taken, as `20261115T054715Z`. Compared first, because record numbers decrease after a restore.
     pub taken_at: String,
     /// Number of the last record in the backup.
     pub seq: Seq,
-    /// Distinguishes backups of the same record and second.
+    /// Number that distinguishes backups of the same record and second.
     repeat: u32,
     /// Id of the loop.
     pub loop_id: LoopId,
@@ -43,10 +43,10 @@ pub struct Listed {
     pub path: PathBuf,
 }
 
-/// Lists the backups of one loop or of all, newest first. Names that a writer reserved, and has not filled yet, are left out.
+/// Lists the backups of one loop or of all loops, newest first. Empty files are left out: they only reserve a name.
 ///
 /// # Errors
-/// The directory cannot be read. A missing directory has no backups.
+/// The directory cannot be read. If it is missing, the list is empty.
 pub fn list(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
     let mut listed = list_names(dir, of)?;
     listed.retain(|listed| {
@@ -55,7 +55,7 @@ pub fn list(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
     Ok(listed)
 }
 
-/// Lists all names of backups, newest first.
+/// Lists the backups by name, newest first, including empty files that reserve a name.
 pub fn list_names(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -76,7 +76,7 @@ pub fn list_names(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreEr
     Ok(found)
 }
 
-/// Parses the name of a backup. The path is the name alone.
+/// Parses the name of a backup. `path` of the result is only the name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Listed> {
     parse(Path::new(""), name)
@@ -137,7 +137,7 @@ fn second(time: Timestamp) -> String {
         .collect()
 }
 
-/// Renames a finished backup to an unused name, and returns it.
+/// Renames a finished backup to an unused name and returns the new path.
 pub fn place(backups: &Backups, written: &Path, moment: &Moment) -> Result<PathBuf, StoreError> {
     let dir = &backups.dir;
     let snapshot = &moment.snapshot;
@@ -156,10 +156,10 @@ pub fn place(backups: &Backups, written: &Path, moment: &Moment) -> Result<PathB
     Err(StoreError::io("find a name in", dir)(source))
 }
 
-/// Renames a file to an unused name.
+/// Renames a file. Fails if the target exists.
 fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // This file system cannot do it in one step. Creating the file reserves the name.
+        // This file system cannot rename without replacing, so an empty file reserves the name first.
         Err(Errno::INVAL | Errno::NOSYS) => {
             private().write(true).create_new(true).open(to)?;
             std::fs::rename(from, to).inspect_err(|_| {
@@ -170,8 +170,8 @@ fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Removes the oldest backups of an epoch over the limit. Only files that are backups of that epoch by name and content are
-/// counted and removed. Returns warnings.
+/// Removes the oldest backups of an epoch if there are too many. Only files that are backups of that epoch, by name and content,
+/// are counted and removed. Returns warnings.
 pub fn rotate(backups: &Backups, loop_id: LoopId, epoch: &Epoch, newest: &Path) -> Vec<String> {
     if backups.max == 0 {
         return Vec::new();
@@ -184,7 +184,7 @@ pub fn rotate(backups: &Backups, loop_id: LoopId, epoch: &Epoch, newest: &Path) 
     let empty = listed.extract_if(.., |listed| is_empty(&listed.path));
     let stale = empty.filter(|listed| is_stale(&listed.path));
     let mut removed: Vec<_> = stale.map(|listed| remove(&listed.path)).collect();
-    // The new backup is the newest. Within an epoch the record number decides, not the clock.
+    // The new backup is never removed. Backups of one epoch are ordered by record number, because the clock may have been changed.
     listed.sort_by_key(|listed| Reverse((listed.path == newest, listed.seq)));
     let ours = listed.into_iter().filter(|listed| {
         let manifest = container::manifest_of(&listed.path, &backups.encryption);
@@ -195,7 +195,7 @@ pub fn rotate(backups: &Backups, loop_id: LoopId, epoch: &Epoch, newest: &Path) 
     failed.map(|error| chain(&error)).collect()
 }
 
-/// Removes the backups of a deleted loop, or those of one epoch.
+/// Removes the backups of a deleted loop, or only those of one epoch.
 pub fn remove_of(
     dir: &Path,
     loop_id: LoopId,
@@ -207,7 +207,7 @@ pub fn remove_of(
         let is_it = manifest.is_ok_and(|manifest| {
             manifest.loop_id == loop_id && epoch.is_none_or(|epoch| *epoch == manifest.epoch)
         });
-        // A writer reserved the name and died before it filled the file.
+        // An old empty file was reserved by a process that died before it wrote the backup.
         if is_it || (is_empty(&listed.path) && is_stale(&listed.path)) {
             remove(&listed.path)?;
         }
@@ -229,7 +229,7 @@ fn mark(epoch: &Epoch) -> String {
     format!("{mark:0<MARK_DIGITS$}")
 }
 
-/// Returns whether a file is a temporary file of a dead writer: it names that epoch, or it is stale.
+/// Returns whether a file is a temporary file of a dead process: its name has that epoch, or it was not changed for an hour.
 pub fn is_remainder(path: &Path, epoch: Option<&Epoch>) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let unique = name.and_then(atomic_file::unique_of);
@@ -238,7 +238,7 @@ pub fn is_remainder(path: &Path, epoch: Option<&Epoch>) -> bool {
     })
 }
 
-/// Removes the temporary files of dead writers. The lock of the working directory must be held.
+/// Removes temporary files of dead processes. The caller must hold the lock of the working directory.
 pub fn remove_remains(dir: &Path, epoch: Option<&Epoch>) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {

@@ -1,4 +1,4 @@
-//! Backups on a real disk: complete or absent, and foreign files are not touched.
+//! Backups on a real disk: a backup is either complete or absent, and foreign files are not changed.
 
 mod forged;
 
@@ -13,7 +13,7 @@ use crate::{checkpoints, layout};
 
 static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
-/// A loop with some records, and the directory of its backups.
+/// A loop with some records, and its backup directory.
 struct Place {
     dir: tempfile::TempDir,
     journal: Journal,
@@ -93,7 +93,7 @@ impl Place {
 }
 
 #[test]
-fn backup_has_the_exact_state_and_opens_with_tar() {
+fn backup_has_the_exact_state_and_can_be_extracted_with_tar() {
     let mut place = Place::new();
     let path = place.take(10, 5_000);
     let kept = place.state.clone();
@@ -124,7 +124,7 @@ fn backup_has_the_exact_state_and_opens_with_tar() {
 }
 
 #[test]
-fn compressed_backup_is_smaller_and_opens_with_zstd_and_tar() {
+fn compressed_backup_is_smaller_and_can_be_extracted_with_zstd_and_tar() {
     let mut place = Place::new();
     place.write(&"the same words ".repeat(2_000));
     let plain = place.take(10, 5_000);
@@ -148,7 +148,7 @@ fn compressed_backup_is_smaller_and_opens_with_zstd_and_tar() {
         .output();
     let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
     assert_eq!(listed.lines().count(), 4, "{listed}");
-    // Both forms are backups of one loop.
+    // Compressed and uncompressed backups of a loop are listed together.
     place.take(1, 7_000);
     assert_eq!(place.names().len(), 1);
 }
@@ -163,7 +163,7 @@ fn changed_or_missing_byte_in_a_compressed_backup_is_detected() {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);
         fs::write(&path, flipped).unwrap();
-        // Some bits of a zstd frame have no meaning.
+        // A flipped bit may be one that has no meaning in a zstd frame.
         if let Ok(content) = read_through(&path, &Encryption::plain()) {
             assert_eq!(content.state, place.state, "flipped at {at}");
         }
@@ -202,13 +202,13 @@ fn changed_or_missing_byte_in_a_backup_is_detected() {
     for cut in (0..whole.len()).step_by(499) {
         fs::write(&path, &whole[..cut]).unwrap();
         let read = read_through(&path, &Encryption::plain());
-        // The end marker of a tar file contains no data.
+        // A backup without the end marker of the tar file is complete, because the marker contains no data.
         let is_good = read.is_ok_and(|content| content.state == place.state);
         assert!(!is_good || cut >= whole.len() - 1_024, "cut at {cut}");
     }
 }
 
-/// The hand-off has no checksum of its own, unlike the snapshot and the records.
+/// The hand-off, unlike the snapshot and the records, is protected only by the checksum in the manifest.
 #[test]
 fn changed_hand_off_in_a_backup_is_damage() {
     let place = Place::new();
@@ -239,13 +239,17 @@ fn backups_get_unique_names_and_the_oldest_are_removed() {
         "{:?}",
         place.names()
     );
-    // The clock was set back. The backup that was just taken is kept.
+    // The clock was set back, so the new backup looks like the oldest. It is not removed.
     let fourth = place.take(1, 1_000);
     assert!(fourth.exists() && !third.exists(), "{:?}", place.names());
     for millis in 20..40 {
         place.take(0, millis * 1_000);
     }
-    assert_eq!(place.names().len(), 21, "0 keeps all");
+    assert_eq!(
+        place.names().len(),
+        21,
+        "with a limit of 0, all backups are kept"
+    );
 }
 
 #[test]
@@ -259,11 +263,11 @@ fn rotation_removes_only_backups_of_this_loop() {
     fs::copy(&path, dir.join(&of_another)).unwrap();
     fs::write(dir.join(&damaged), "not a backup any more").unwrap();
     fs::write(dir.join("notes.tar"), "mine").unwrap();
-    // A writer reserved this name and died.
+    // A process reserved this name and died.
     let empty = name.replace("T000001Z", "T000000Z-2");
     fs::write(dir.join(&empty), "").unwrap();
     age(&dir.join(&empty));
-    // A writer may still be filling this file.
+    // Another process may still be writing this recent file.
     let young = name.replace("T000001Z", "T000000Z-3");
     fs::write(dir.join(&young), "").unwrap();
     place.write("on");
@@ -274,7 +278,7 @@ fn rotation_removes_only_backups_of_this_loop() {
     assert_eq!(place.names(), expected);
 }
 
-/// Makes a file look as old as that of a dead writer.
+/// Sets the modification time of a file so far back that its writer counts as dead.
 fn age(path: &Path) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     let written = file.metadata().unwrap().modified().unwrap();
@@ -282,7 +286,7 @@ fn age(path: &Path) {
     file.set_modified(then).unwrap();
 }
 
-/// Files with names of backups and other content must not replace real backups.
+/// Files with the name of a backup and other content must not push real backups out of the limit.
 #[test]
 fn empty_backup_files_are_not_listed() {
     let mut place = Place::new();
@@ -303,7 +307,7 @@ fn empty_backup_files_are_not_listed() {
     assert_eq!(there, [false, true, true, true]);
 }
 
-/// A clock that was ahead must not make every new backup the oldest.
+/// After the clock was ahead for a while, new backups must not count as the oldest.
 #[test]
 fn rotation_orders_backups_by_record_number() {
     let mut place = Place::new();
@@ -324,7 +328,7 @@ fn rotation_orders_backups_by_record_number() {
     assert_eq!(place.names().len(), 3);
 }
 
-/// The same loop was restored into another directory with the same backup directory.
+/// The same loop was also restored into another directory, which uses the same backup directory.
 #[test]
 fn rotation_keeps_backups_of_other_epochs() {
     let mut place = Place::new();
@@ -350,7 +354,10 @@ fn rotation_keeps_backups_of_other_epochs() {
     assert!(theirs.exists() && !ours.exists());
     age(&theirs);
     remove_remains(&dir, Some(&epoch));
-    assert!(!theirs.exists(), "its writer died");
+    assert!(
+        !theirs.exists(),
+        "the process that wrote this file has died"
+    );
     let loop_id = place.state.loop_id;
     remove_of(&dir, loop_id, Some(&epoch), &Encryption::plain()).unwrap();
     assert!(!other.exists() && second.exists());
@@ -363,7 +370,7 @@ fn failed_backup_leaves_no_file_and_removes_none() {
     let backups = place.backups(1);
     let error = take(&backups, &place.moment(2_000), &AtomicBool::new(true)).unwrap_err();
     assert!(matches!(error, StoreError::File(_)), "{error:?}");
-    // Journal and snapshot have different states.
+    // The journal and the snapshot of this input have different states.
     let mut moment = place.moment(2_000);
     moment.journal.as_mut().unwrap().len -= 2;
     take(&backups, &moment, &NOT_CANCELED).unwrap_err();
@@ -393,7 +400,7 @@ fn newer_backup_format_is_reported_first() {
     );
 }
 
-/// The record is complete, and more lines may follow it later.
+/// The last record is complete but has no line end. The backup adds one, because more lines may follow.
 #[test]
 fn backup_adds_a_missing_line_end() {
     let place = Place::new();

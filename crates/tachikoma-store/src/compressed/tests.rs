@@ -58,7 +58,7 @@ fn compressed_file_opens_by_its_plain_and_compressed_name() {
 }
 
 #[test]
-fn plain_file_wins_over_its_compressed_form() {
+fn plain_file_is_used_if_a_compressed_one_exists_too() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, "right").unwrap();
@@ -80,10 +80,7 @@ fn every_flipped_missing_or_added_byte_is_damage() {
     let check = |bytes: &[u8], what: &str| {
         fs::write(&compressed, bytes).unwrap();
         match read(&compressed) {
-            Ok(content) => assert!(
-                content == text(200),
-                "{what}: it was read as if it were whole"
-            ),
+            Ok(content) => assert!(content == text(200), "{what}: the damage was not detected"),
             Err(error) => assert!(is_damage(&error), "{what}: {error}"),
         }
     };
@@ -141,7 +138,7 @@ fn compression_rejects_links_and_other_file_types() {
 }
 
 #[test]
-fn file_name_tells_the_form_of_a_file() {
+fn file_name_shows_the_form_of_a_file() {
     let unique = "018f2f6e-0000-7000-8000-000000000000";
     let half = format!("a.log.zst.{unique}.tmp");
     let other = format!("a.log.{unique}.tmp");

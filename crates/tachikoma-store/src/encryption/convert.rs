@@ -11,7 +11,7 @@ use super::lines::OnDamage;
 use super::{APART, BEGINNING_BYTES_MAX, Encryption, looks_encrypted};
 use crate::{StoreError, is_damage};
 
-/// Replaces a part that cannot be decrypted. It is not a valid record, and readable in a text.
+/// Text that replaces a part that cannot be decrypted. It is not a valid record, and users can read it in a transcript.
 const REST: &[u8] = b"\n[tachikoma: the rest cannot be decrypted]\n";
 
 /// How much of a file must be decryptable.
@@ -21,7 +21,7 @@ enum Part {
     Readable,
 }
 
-/// Converts one file. Its name may change. Returns whether anything was done.
+/// Converts one file from `path` to `to`. Returns whether anything was changed.
 ///
 /// # Errors
 /// The conversion failed. The file is unchanged.
@@ -36,7 +36,7 @@ pub fn convert(encryption: &Encryption, path: &Path, to: &Path) -> Result<bool, 
     Ok(true)
 }
 
-/// Converts the readable parts of a damaged file. The result is damaged, too.
+/// Converts the decryptable parts of a damaged file. The result is damaged, too.
 ///
 /// # Errors
 /// The conversion failed. The file is unchanged.
@@ -44,7 +44,7 @@ pub fn salvage(encryption: &Encryption, path: &Path) -> Result<(), StoreError> {
     replace(encryption, path, path, Part::Readable)
 }
 
-/// Returns whether two files have the same content, encrypted or not.
+/// Returns whether two files have the same content after decryption.
 ///
 /// # Errors
 /// One of the files cannot be read.
@@ -91,7 +91,7 @@ fn write(
         .open(temporary)
         .map_err(StoreError::io("create", temporary))?;
     copy(encryption, source, &mut file, part).map_err(StoreError::io("convert", path))?;
-    // Keep the modification time, which may be all that is known of a damaged file.
+    // The modification time is copied. For a damaged file it may be the only known time.
     if let Ok(modified) = modified {
         let _ = file.set_modified(modified);
     }
@@ -118,7 +118,7 @@ fn copy(encryption: &Encryption, source: File, target: &mut File, part: Part) ->
     writer.finish()?.flush()
 }
 
-/// Returns the content of a file in the form in which it is written.
+/// Returns a reader of the file's content, encrypted as configured.
 fn content(encryption: &Encryption, source: File, part: Part) -> io::Result<Box<dyn BufRead>> {
     let mut decrypted: Box<dyn BufRead> = match part {
         Part::All => encryption.decrypt(source, OnDamage::Fail)?.content,
@@ -142,7 +142,7 @@ fn content(encryption: &Encryption, source: File, part: Part) -> io::Result<Box<
     Ok(Box::new(Cursor::new(begins).chain(decrypted)))
 }
 
-/// The readable parts of a file, with a placeholder for the rest.
+/// Reader of the decryptable parts of a file, with a placeholder for the rest.
 struct ReadableParts(Option<Box<dyn BufRead>>);
 
 impl Read for ReadableParts {
@@ -150,7 +150,7 @@ impl Read for ReadableParts {
         match self.0.as_mut().map(|content| content.read(buffer)) {
             Some(Err(error)) if is_damage(&error) => {
                 self.0 = None;
-                // The buffer of the reader is large enough for it.
+                // The buffer of the reader is larger than the placeholder.
                 let mut rest = REST;
                 rest.read(buffer)
             }
@@ -160,7 +160,7 @@ impl Read for ReadableParts {
     }
 }
 
-/// Compares two contents. `proceed` is called before each piece and can end the comparison with an error.
+/// Compares two contents. `proceed` is called before each block and can end the comparison with an error.
 pub fn is_same(
     one: &mut dyn BufRead,
     other: &mut dyn BufRead,

@@ -1,5 +1,5 @@
-//! The public part of our age headers: the recipients of the file and the locked identity of a passphrase. It distinguishes a
-//! file for other keys from a damaged one, and lets a passphrase decrypt a copy anywhere.
+//! The unencrypted part of the age headers of this program: the recipients of the file, and the identity that is locked with a
+//! passphrase. It distinguishes a file for other keys from a damaged one, and lets a passphrase decrypt a copy on any machine.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use age::EncryptError;
 use age::x25519::Recipient;
 use age_core::format::{FileKey, Stanza};
 
-/// The type of the stanza. Other programs skip unknown types.
+/// Type of the header stanza. Other programs skip unknown types.
 const TAG: &str = "tachikoma";
 
 /// The recipients of an encrypted file, as its header lists them.
@@ -15,7 +15,7 @@ const TAG: &str = "tachikoma";
 pub struct PublicHeader {
     /// The public keys of the recipients, sorted.
     pub to: Vec<String>,
-    /// The locked identity file; empty if there is none.
+    /// Content of the identity file that is locked with a passphrase; empty if there is none.
     pub locked: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ impl PublicHeader {
         }
     }
 
-    /// `None` without such a stanza, or if it is damaged: a public key has a checksum.
+    /// Parses the stanza. `None` if it is missing or damaged: a public key has a checksum.
     pub fn of(stanzas: &[Stanza]) -> Option<Self> {
         let stanza = stanzas.iter().find(|stanza| stanza.tag == TAG)?;
         let is_key = |text: &String| text.parse::<Recipient>().is_ok();

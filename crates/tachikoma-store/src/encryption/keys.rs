@@ -1,4 +1,4 @@
-//! The keys: identities for decryption and recipients for encryption, and where they are stored.
+//! Keys of the store: identities for decryption and recipients for encryption, and the files that contain them.
 
 use std::cell::RefCell;
 use std::io::{self, Read as _, Write as _};
@@ -17,21 +17,21 @@ use super::header::PublicHeader;
 use crate::StoreError;
 use tachikoma_config::Secret;
 
-/// Limit for the size of a key file or a passphrase file.
+/// Maximum size of a key file or a passphrase file in bytes.
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Work factor of a passphrase (as a power of two): about a second, once for each run.
+/// Work factor of a passphrase, as a power of two. Unlocking takes about a second, once for each run.
 const WORK_FACTOR: u8 = 17;
 
-/// Highest work factor of a configured identity file: sixteen times as much.
+/// Highest work factor that is accepted for a configured identity file: sixteen times the work of this program.
 const WORK_FACTOR_MAX: u8 = WORK_FACTOR + 4;
 
-/// Highest work factor of an identity in the header of an encrypted file: that of `age -p`, which is twice that of this program.
-/// Without this limit, each file could require gigabytes of memory.
+/// Highest work factor that is accepted for an identity in the header of an encrypted file: that of `age -p`. Without this limit,
+/// a file could require gigabytes of memory.
 const WORK_FACTOR_WITH_FILE_MAX: u8 = WORK_FACTOR + 1;
 
-/// Limit for locked identities that are tried, because each takes a second. More than the number of working directories that
-/// share backups.
+/// Maximum number of locked identities that are tried, because each takes a second. It is more than the number of working
+/// directories that share backups.
 const LOCKED_MAX: usize = 32;
 
 /// Message for an encrypted file if no key is configured.
@@ -41,11 +41,11 @@ pub const NO_KEY: &str = "it is encrypted, and no key is configured: set `state.
 /// Message if no configured key decrypts the file and the file does not name its recipients.
 const NONE_OPENS: &str = "it is encrypted, and none of the configured keys decrypts it";
 
-/// Message for an identity in a file that requires too much work.
+/// Message for an identity in the header of a file that requires too much work.
 const TOO_COSTLY: &str = "unlocking the key in it takes too much work; to use that key, copy it to `.ralph/identity.age` or name it \
      in `state.encrypt_identity_file`";
 
-/// Message for an identity with another passphrase.
+/// Message for an identity that is locked with another passphrase.
 const DOES_NOT_UNLOCK: &str = "the passphrase does not unlock it";
 
 /// Configuration of the keys.
@@ -53,11 +53,11 @@ const DOES_NOT_UNLOCK: &str = "the passphrase does not unlock it";
 pub struct KeySource {
     /// Whether new files are encrypted.
     pub encrypt: bool,
-    /// The recipients, as `age1...`. Empty = the owners of the identities.
+    /// Public keys of the recipients, as `age1...`. If empty, files are encrypted for the configured identities.
     pub recipients: Vec<String>,
-    /// The file with the identities for decryption.
+    /// File with the identities for decryption; `None` if not configured.
     pub identity_file: Option<PathBuf>,
-    /// The passphrase of the generated identity, and of identities in the headers of encrypted files.
+    /// Passphrase of the generated identity and of identities in the headers of encrypted files; `None` if not configured.
     pub passphrase: Option<Passphrase>,
     /// Path of the identity that this program generates, locked with the passphrase.
     pub generated: PathBuf,
@@ -68,18 +68,18 @@ pub struct KeySource {
 pub enum Passphrase {
     /// The passphrase is the content of this file.
     File(PathBuf),
-    /// The passphrase itself, from the environment.
+    /// The passphrase itself, from an environment variable.
     Words(Secret),
 }
 
 /// Loaded keys.
 pub struct Ring {
     source: KeySource,
-    /// Identities of the identity file.
+    /// Identities of the identity file, or why they cannot be loaded.
     file: OnceLock<Result<Vec<Identity>, String>>,
-    /// Locked identities, and the result of unlocking them.
+    /// Locked identities that were tried, with the result of unlocking each.
     unlocked: Mutex<Vec<Unlocked>>,
-    /// The public keys that new files are encrypted for.
+    /// The public keys that new files are encrypted for, or why there are none.
     recipient_set: OnceLock<Result<RecipientSet, String>>,
 }
 
@@ -89,12 +89,12 @@ type Unlocked = (Vec<u8>, Result<Vec<Identity>, String>);
 /// The public keys that new files are encrypted for.
 pub struct RecipientSet {
     pub recipients: Vec<Recipient>,
-    /// Public data that is written into the header of every encrypted file.
+    /// Public data that is written unencrypted into the header of every encrypted file.
     pub public_header: PublicHeader,
 }
 
 impl KeySource {
-    /// Returns whether there is a key to decrypt with.
+    /// Returns whether a key for decryption is configured.
     pub fn has_keys(&self) -> bool {
         self.identity_file.is_some() || self.passphrase.is_some()
     }
@@ -132,7 +132,7 @@ impl KeySource {
         Ok(words.into())
     }
 
-    /// Creates an identity, and stores it locked with the passphrase.
+    /// Generates an identity and stores it, locked with the passphrase.
     fn generate(&self) -> Result<(), StoreError> {
         let path = &self.generated;
         let failed = |error: io::Error| StoreError::io("create", path)(error);
@@ -174,7 +174,7 @@ impl Ring {
         }
     }
 
-    /// Returns a key or passphrase file that is below a directory.
+    /// Returns the configured key or passphrase file that is below a directory; `None` if neither is.
     pub fn file_below(&self, top: &Path) -> Option<&Path> {
         let passphrase = match &self.source.passphrase {
             Some(Passphrase::File(path)) => Some(path),
@@ -188,7 +188,7 @@ impl Ring {
             .find(|path| real(path).starts_with(&top))
     }
 
-    /// Returns one key after the other until one fits; expensive ones last.
+    /// Tries one key after the other until one fits. Keys that take long to unlock are tried last.
     pub fn offer(
         &self,
         public_header: Option<&PublicHeader>,
@@ -238,7 +238,7 @@ impl Ring {
         ))
     }
 
-    /// Returns all identities that were loaded.
+    /// Returns all identities that were loaded so far.
     fn known(&self) -> Vec<Identity> {
         let mut known = self.file().unwrap_or_default();
         let unlocked = self.unlocked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,7 +250,7 @@ impl Ring {
         known
     }
 
-    /// Loads the configured identity file; empty without one.
+    /// Loads the configured identity file; empty if none is configured.
     fn file(&self) -> Result<Vec<Identity>, String> {
         let load = || {
             let Some(path) = &self.source.identity_file else {
@@ -276,7 +276,7 @@ impl Ring {
         self.file.get_or_init(load).clone()
     }
 
-    /// Unlocks identities with the passphrase, once.
+    /// Unlocks identities with the passphrase. The result is cached.
     fn unlock(&self, locked: &[u8], work_max: u8) -> Result<Vec<Identity>, String> {
         let mut unlocked = self.unlocked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, found)) = unlocked.iter().find(|(known, _)| known == locked) {
@@ -291,20 +291,20 @@ impl Ring {
             .and_then(|passphrase| unlock(locked, passphrase, work_max))
             .and_then(|opened| parse(&opened));
         if found.as_ref().is_err_and(|why| why == TOO_COSTLY) {
-            // The result is not remembered: the passphrase was not tried.
+            // This result is not cached, because the passphrase was not tried.
             return found;
         }
         unlocked.push((locked.to_vec(), found.clone()));
         found
     }
 
-    /// Returns the generated identity, still locked and unlocked. Falls back to one from the header of a file.
+    /// Returns the generated identity, locked and unlocked. If its file is missing, uses one from the header of an encrypted file.
     fn generated(&self) -> Result<(Vec<u8>, Vec<Identity>), String> {
         let path = &self.source.generated;
         let read = safe_read::read(path, KEY_FILE_BYTES_MAX);
         let own = match &read {
             Ok(bytes) => match self.unlock(bytes, WORK_FACTOR_MAX) {
-                // An identity with an old passphrase must not be restored.
+                // An identity with an older passphrase must not replace this file.
                 Err(why) if why == DOES_NOT_UNLOCK => {
                     return Err(format!(
                         "{}: {why} (if the file is damaged, move it away: each file that is encrypted with it contains a copy)",
@@ -340,7 +340,7 @@ impl Ring {
                     .map_err(|why| format!("recipient {text}: {why}"))
             });
             let mut recipients = named.collect::<Result<Vec<Recipient>, String>>()?;
-            // The user cannot name an identity that was created here.
+            // The user cannot configure a generated identity as a recipient, so it is added here.
             if recipients.is_empty() || locked.is_some() {
                 recipients.extend(identities.iter().map(Identity::to_public));
             }
@@ -354,7 +354,7 @@ impl Ring {
         found.as_ref().map_err(Clone::clone)
     }
 
-    /// Checks that new files could be decrypted again. Creates nothing.
+    /// Checks that new files could be decrypted again. Writes nothing.
     pub fn check(&self) -> Result<(), String> {
         if self.is_to_be_generated() {
             return self.source.passphrase().map(drop);
@@ -362,12 +362,12 @@ impl Ring {
         self.recipient_set().map(drop)
     }
 
-    /// Returns whether the identity still has to be created.
+    /// Returns whether the identity still has to be generated.
     fn is_to_be_generated(&self) -> bool {
         self.source.uses_generated() && !self.source.generated.exists() && self.generated().is_err()
     }
 
-    /// Creates the identity for the passphrase, if there is none.
+    /// Generates the identity for the passphrase, if there is none.
     pub fn prepare(&self) -> Result<(), StoreError> {
         if self.is_to_be_generated() {
             self.source.generate()?;
@@ -375,7 +375,7 @@ impl Ring {
         self.restore_identity()
     }
 
-    /// Writes the locked identity again if it is missing or damaged.
+    /// Writes the generated identity file again if it is missing or damaged.
     pub fn restore_identity(&self) -> Result<(), StoreError> {
         let path = &self.source.generated;
         let recipient_set = self
@@ -390,14 +390,14 @@ impl Ring {
         if let Some(working_dir) = path.ancestors().nth(2)
             && std::fs::symlink_metadata(path).is_ok()
         {
-            // A damaged or different file is not overwritten.
+            // A damaged or different file is moved to the quarantine, not overwritten.
             quarantine(working_dir, path)?;
         }
         write_whole(path, locked, Durability::Synced)?;
         Ok(())
     }
 
-    /// Writes the identity again after it was removed during a run.
+    /// Writes the identity file again if it was removed during a run.
     pub fn restore_missing_identity(&self) -> Result<(), StoreError> {
         match self.recipient_set.get() {
             Some(Ok(_)) if !self.source.generated.exists() => self.restore_identity(),
@@ -406,9 +406,9 @@ impl Ring {
     }
 }
 
-/// Tries keys on the header of a file, and keeps the public part of the header.
+/// Tries keys on the header of a file and stores the unencrypted part of the header.
 pub struct Opener<'a> {
-    /// `None` to read only the public part.
+    /// The keys to try; `None` to read only the unencrypted part.
     ring: Option<&'a Ring>,
     public_header: RefCell<Option<PublicHeader>>,
 }
@@ -422,7 +422,7 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// Returns the public part of the header.
+    /// Returns the unencrypted part of the header.
     pub fn into_header(self) -> Option<PublicHeader> {
         self.public_header.into_inner()
     }
@@ -447,7 +447,7 @@ impl age::Identity for Opener<'_> {
     }
 }
 
-/// Checks that files for the recipients can be decrypted again.
+/// Checks that files for these recipients can be decrypted with these identities.
 fn check(recipients: &[Recipient], identities: &[Identity]) -> Result<(), String> {
     if recipients.is_empty() {
         return Err(

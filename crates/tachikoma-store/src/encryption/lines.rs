@@ -1,6 +1,6 @@
-//! Files that grow, encrypted line by line. The first line has the key of the file, wrapped by age. Each write adds one line.
+//! Files that grow are encrypted line by line. The first line contains the key of the file, encrypted with age. Each write adds one line.
 //!
-//! Nonces are 24 random bytes, so that a later writer need not know which were used.
+//! Nonces are 24 random bytes, so that a later process does not have to know which ones were used.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, ErrorKind, Read, Write as _};
@@ -19,10 +19,10 @@ use crate::checked_line::{self, Remainder};
 /// Start of the first line of a file that is encrypted line by line.
 pub const BEGINNING: &[u8] = b"{\"sealed\":";
 
-/// The format that this version writes, and the newest that it reads.
+/// Format version that this program writes, and the newest one that it reads.
 const FORMAT: u32 = 1;
 
-/// Limit for the first line, which has some hundred bytes for each recipient.
+/// Maximum length of the first line in bytes. It has some hundred bytes for each recipient.
 pub const HEADER_BYTES_MAX: u64 = 1 << 20;
 
 const NONCE_BYTES: usize = 24;
@@ -34,13 +34,13 @@ pub type Place = Rc<Cell<u64>>;
 /// What a reader does with a line that cannot be decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDamage {
-    /// Returns it as it is, for callers that check each line.
+    /// Returns the line unchanged, for callers that check each line.
     Pass,
     /// The read fails.
     Fail,
 }
 
-/// The first line of the file.
+/// The first line of an encrypted file.
 #[derive(Serialize, Deserialize)]
 struct Header {
     /// Version of the format.
@@ -50,12 +50,12 @@ struct Header {
     of: String,
     /// When the file was created.
     time: Timestamp,
-    /// An age file with the key, in base64.
+    /// An age file that contains the key, in base64.
     key: String,
 }
 
 impl Header {
-    /// Parses the first line, with or without its line end. `None` if it is damaged.
+    /// Parses the first line, with or without a line end. `None` if the line is damaged.
     fn parse(line: &[u8]) -> Option<Self> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let whole = Some(line).filter(|line| checked_line::is_whole(line))?;
@@ -84,7 +84,7 @@ impl std::fmt::Debug for LineEncryptor {
 }
 
 impl LineEncryptor {
-    /// Returns the encryption of a new file and its first line; `None` without encryption.
+    /// Returns the encryption of a new file and its first line; `None` if encryption is off.
     pub fn begin(
         encryption: &Encryption,
         of: String,
@@ -139,7 +139,7 @@ impl LineEncryptor {
         })
     }
 
-    /// Encrypts a piece and appends it as a line to `buffer`.
+    /// Encrypts `plain` and appends it as a line to `buffer`.
     pub fn encrypt(&self, seq: u64, plain: &[u8], buffer: &mut Vec<u8>) {
         let nonce = XChaCha20Poly1305::generate_nonce(&mut OsRng);
         let aad = self.about(seq);
@@ -154,7 +154,7 @@ impl LineEncryptor {
         checked_line::encode(&EncryptedLine { seq, text }, buffer);
     }
 
-    /// Returns the number of a line and its content.
+    /// Returns the number and the content of a line; `None` if it cannot be decrypted.
     fn decrypt(&self, line: &[u8]) -> Option<(u64, Vec<u8>)> {
         let line: EncryptedLine = serde_json::from_slice(line).ok()?;
         let encrypted = STANDARD.decode(&line.text).ok()?;
@@ -168,20 +168,20 @@ impl LineEncryptor {
         Some((line.seq, piece.ok()?))
     }
 
-    /// Returns the data that a line is bound to: it is invalid in another file or at another position.
+    /// Returns the associated data of a line, which makes it invalid in another file or at another position.
     fn about(&self, seq: u64) -> String {
         format!("{}\n{seq}", self.of)
     }
 }
 
-/// Returns the wrapped key of a file, if its first line is valid.
+/// Returns the encrypted key of a file; `None` if its first line is damaged.
 pub fn wrapped_key(source: &mut impl BufRead) -> Option<Vec<u8>> {
     let line = read_header(source).ok()?;
     let header = Header::parse(&line).filter(|_| line.ends_with(b"\n"))?;
     STANDARD.decode(&header.key).ok()
 }
 
-/// Returns when a file was created. The first line is public.
+/// Returns when a file was created. The first line can be read without a key.
 pub fn begun(line: &[u8]) -> Option<Timestamp> {
     let header: Header = serde_json::from_slice(line).ok()?;
     Some(header.time)
@@ -197,16 +197,16 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// The decrypted lines of a file.
+/// Reader of the decrypted lines of a file.
 pub struct Lines<R> {
     source: R,
-    /// `None` if the first line is damaged.
+    /// Decrypts the lines; `None` if the first line is damaged.
     line_encryptor: Option<LineEncryptor>,
     on_damage: OnDamage,
     /// Decrypted content of the line that was read last.
     piece: Vec<u8>,
     read: usize,
-    /// Number of the last line that was decrypted.
+    /// Number of the last decrypted line; `None` before the first one.
     last: Option<u64>,
     /// Number of bytes that were read from the file.
     raw: u64,
@@ -234,7 +234,7 @@ impl<R: BufRead> Lines<R> {
         match LineEncryptor::open(encryption, &header) {
             Ok(line_encryptor) if is_ended => lines.line_encryptor = Some(line_encryptor),
             Err(error) if super::is_locked(&error) => return Err(error),
-            // The writer died while it wrote the first line, or the line is damaged.
+            // The first line is incomplete or damaged.
             Ok(_) | Err(_) if on_damage == OnDamage::Pass => lines.piece = header,
             Ok(_) => {}
             Err(error) => return Err(error),
@@ -242,7 +242,7 @@ impl<R: BufRead> Lines<R> {
         Ok(lines)
     }
 
-    /// Returns the line number of the first piece: 2, or 1 if the first line is damaged and returned as well.
+    /// Returns the number of the first line that is passed on: 2, or 1 if the first line is damaged and passed on, too.
     pub fn first_line(&self) -> usize {
         match self.line_encryptor {
             Some(_) => 2,
@@ -250,7 +250,7 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// Returns the name under which the file was created.
+    /// Returns the name under which the file was created; `None` if the first line is damaged.
     pub fn of(&self) -> Option<String> {
         self.line_encryptor
             .as_ref()
@@ -262,7 +262,7 @@ impl<R: BufRead> Lines<R> {
         Rc::clone(&self.place)
     }
 
-    /// Reads the next line.
+    /// Reads and decrypts the next line.
     fn next(&mut self) -> io::Result<()> {
         self.piece.clear();
         self.read = 0;
@@ -280,7 +280,7 @@ impl<R: BufRead> Lines<R> {
         let opened = (is_whole || is_unended)
             .then(|| self.line_encryptor.as_ref()?.decrypt(text))
             .flatten();
-        // A caller that checks each line sees it, too.
+        // A missing or repeated line makes this line invalid, too.
         let follows = |seq: u64| self.last.is_none_or(|last| seq == last + 1);
         if let Some((seq, _)) = opened
             && !follows(seq)
@@ -298,10 +298,10 @@ impl<R: BufRead> Lines<R> {
                 piece
             }
             (Some(piece), OnDamage::Pass | OnDamage::Fail) => piece,
-            // A plain line must not pass because of its checksum.
+            // An unencrypted line with a valid checksum must not be accepted as a record.
             (None, OnDamage::Pass) if is_whole => b"a line that is not encrypted\n".to_vec(),
             (None, OnDamage::Pass) => line,
-            // The writer died while it wrote the last line.
+            // The process died while it wrote the last line, so the line is dropped.
             (None, OnDamage::Fail) if !is_ended => Vec::new(),
             (None, OnDamage::Fail) => return Err(damaged("a line cannot be decrypted")),
         };

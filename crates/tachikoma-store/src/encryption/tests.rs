@@ -1,4 +1,4 @@
-//! Encryption and decryption with the right key, a wrong key and no key, and of damaged or renamed files.
+//! Encryption with the right key, a wrong key and no key, and of damaged or renamed files.
 
 use std::io::{Cursor, Read as _};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::*;
 
 const KEY: &str = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
 
-/// Returns encryption that is on, with a new key if none is given.
+/// Returns an `Encryption` that encrypts new files. Uses a new key if none is given.
 pub fn recipient_set(dir: &Path, key: Option<&str>) -> Encryption {
     let generated = age::x25519::Identity::generate();
     let text = age::secrecy::ExposeSecret::expose_secret(&generated.to_string()).to_owned();
@@ -24,7 +24,7 @@ pub fn recipient_set(dir: &Path, key: Option<&str>) -> Encryption {
     })
 }
 
-/// The lines of a file with three pieces.
+/// Returns the content of an encrypted file with three lines.
 fn three(encryption: &Encryption) -> Vec<u8> {
     let begun = LineEncryptor::begin(encryption, "a".to_owned(), Timestamp::default());
     let (line_encryptor, mut bytes) = begun.unwrap().unwrap();
@@ -42,7 +42,7 @@ fn read(encryption: &Encryption, bytes: Vec<u8>, on_damage: OnDamage) -> io::Res
 }
 
 #[test]
-fn age_file_opens_with_its_key_alone() {
+fn age_file_can_be_decrypted_with_its_key_alone() {
     let dir = tempfile::tempdir().unwrap();
     let encryption = recipient_set(dir.path(), Some(KEY));
     let encrypted = encryption.encrypt(b"secret").unwrap().into_owned();
@@ -75,7 +75,7 @@ fn every_flipped_bit_and_truncation_of_an_age_file_is_detected() {
 }
 
 #[test]
-fn encrypted_lines_are_read_in_order_and_a_torn_line_is_dropped() {
+fn encrypted_lines_are_read_in_order_and_an_incomplete_line_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let encryption = recipient_set(dir.path(), None);
     let bytes = three(&encryption);
@@ -317,7 +317,7 @@ fn passphrase_decrypts_files_of_another_machine() {
         identity("b/.ralph/identity.age")
     );
     assert!(here.is_in_form(&file));
-    // A damaged identity is restored from any encrypted file.
+    // A damaged identity file is restored from the header of any encrypted file.
     std::fs::write(dir.path().join("b/.ralph/identity.age"), "rot").unwrap();
     let again = encryption("b/.ralph", "open sesame");
     again.check(std::slice::from_ref(&file)).unwrap();
@@ -326,7 +326,7 @@ fn passphrase_decrypts_files_of_another_machine() {
         identity("a/.ralph/identity.age"),
         identity("b/.ralph/identity.age")
     );
-    // An identity with another passphrase is not replaced by an older identity.
+    // An identity with another passphrase is not replaced by the identity in an older file.
     encryption("d/.ralph", "open barley").prepare().unwrap();
     let before = identity("d/.ralph/identity.age");
     let old = encryption("d/.ralph", "open sesame");
@@ -416,7 +416,7 @@ fn passphrase_can_be_combined_with_recipients() {
     let again = Encryption::new(without_friend);
     assert_eq!(read(&again, encrypted, OnDamage::Fail).unwrap(), "secret");
 
-    // The generated identity is also named by `state.encrypt_identity_file`.
+    // The configuration names the generated identity in `state.encrypt_identity_file`, too.
     let named = |passphrase| {
         let encryption = Encryption::new(KeySource {
             encrypt: true,

@@ -1,4 +1,4 @@
-//! Reads a journal: its records, and the state that they produce.
+//! Reads the records of a journal and computes the state from them.
 
 use std::io::{self, BufRead, ErrorKind, Read as _};
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::encryption::lines::{self, HEADER_BYTES_MAX};
 use crate::migrate::{self, Chain};
 use crate::{StoreError, compressed, is_damage, is_locked, snapshot};
 
-/// Limit for the length of a line. A record with the full state is the longest, and a larger state does not fit into a snapshot.
+/// Maximum length of a line in bytes. The longest record contains the full state, which also has to fit into a snapshot.
 const LINE_BYTES_MAX: u64 = snapshot::BYTES_MAX;
 
-/// Reads a line with its end, or the rest of the file. A line over the limit is damage.
+/// Reads a line with its line end, or the rest of the file. A line over the limit is an error.
 pub fn read_line(reader: &mut (impl BufRead + ?Sized), text: &mut Vec<u8>) -> io::Result<usize> {
     let read = reader.take(LINE_BYTES_MAX + 1).read_until(b'\n', text)?;
     if read as u64 > LINE_BYTES_MAX {
@@ -27,12 +27,12 @@ pub fn read_line(reader: &mut (impl BufRead + ?Sized), text: &mut Vec<u8>) -> io
     Ok(read)
 }
 
-/// Parses a record of the newest format.
+/// Parses a record of the newest format version.
 pub fn decode(line: &[u8]) -> Result<Record, String> {
     decode_as(migrate::JOURNAL, FORMAT, line)
 }
 
-/// Parses a record of any supported format.
+/// Parses a record of any supported format version.
 pub fn decode_as(formats: Chain, format: u32, line: &[u8]) -> Result<Record, String> {
     let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8".to_owned())?;
     check_sum(line)?;
@@ -46,10 +46,10 @@ pub fn decode_as(formats: Chain, format: u32, line: &[u8]) -> Result<Record, Str
     record.map_err(no_record)
 }
 
-/// Applies all records of the loop in `dir`, from its oldest segment. A recovery, which reads less, must produce the same state.
+/// Computes the state of the loop in `dir` from all its records. A recovery reads fewer records and must produce the same state.
 ///
 /// # Errors
-/// The journal cannot be read, is damaged anywhere, or is newer than this version.
+/// The journal cannot be read, is damaged at any place, or was written by a newer version.
 pub fn read_state(dir: &Path, encryption: &Encryption) -> Result<State, StoreError> {
     let segments = segments(dir)?;
     let Some((_, last)) = segments.last() else {
@@ -72,7 +72,7 @@ pub fn none_in(dir: &Path) -> StoreError {
     StoreError::io("find a journal in", dir)(ErrorKind::NotFound.into())
 }
 
-/// Whether an incomplete line follows the last complete record of a journal.
+/// How a journal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEnd {
     /// The journal ends with a complete record.
@@ -81,7 +81,7 @@ pub enum JournalEnd {
     Torn,
 }
 
-/// Reads the records after `after`, oldest first. Earlier records are not checked.
+/// Passes on the records after number `after`, oldest first. Earlier records are not checked.
 ///
 /// # Errors
 /// The journal cannot be read or is damaged. Records after the damage are not passed on.
@@ -100,10 +100,10 @@ pub fn read_records(
     damaged.map_or(Ok(end), Err)
 }
 
-/// Reads all readable records after `after`. Damage is passed on as an error in the place of the record.
+/// Passes on all readable records after number `after`. At a damaged record, an error is passed on instead.
 ///
 /// # Errors
-/// The journal cannot be read, or is newer than this version.
+/// The journal cannot be read, or was written by a newer version.
 pub fn read_around(
     dir: &Path,
     encryption: &Encryption,
@@ -140,14 +140,14 @@ pub fn read_around(
     Ok(end)
 }
 
-/// Returns the number of a record without parsing the rest.
+/// Returns the record number of a line without parsing the rest.
 pub fn seq_of(line: &[u8]) -> Option<u64> {
     let digits = line.strip_prefix(b"{\"seq\":")?;
     let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
 }
 
-/// Reads the first record of a segment, if it is valid.
+/// Reads the first record of a segment; `None` if it is not valid.
 pub fn first_record(formats: Chain, path: &Path, encryption: &Encryption) -> Option<Record> {
     let mut line = Vec::new();
     let mut opened = compressed::open_lines(path, encryption).ok()?;
@@ -156,7 +156,7 @@ pub fn first_record(formats: Chain, path: &Path, encryption: &Encryption) -> Opt
     decode_as(formats, format_of(line)?, line).ok()
 }
 
-/// Returns the error for a segment of a newer format.
+/// Returns the error for a segment of a newer format version; `None` if the version is supported.
 pub fn newer(formats: Chain, path: &Path, line: &[u8]) -> Option<StoreError> {
     let supported = formats.latest();
     let found = format_of(line).filter(|found| *found > supported)?;
@@ -167,7 +167,7 @@ pub fn newer(formats: Chain, path: &Path, line: &[u8]) -> Option<StoreError> {
     })
 }
 
-/// Returns when the loop in `dir` began; `None` if no record was ever complete. If the first record is damaged, the time in it or
+/// Returns when the loop in `dir` began; `None` if it has no complete record. If the first record is damaged, the time in it or
 /// that of the file is used.
 pub fn begun(dir: &Path, encryption: &Encryption) -> Result<Option<Timestamp>, StoreError> {
     #[derive(serde::Deserialize)]
@@ -181,7 +181,7 @@ pub fn begun(dir: &Path, encryption: &Encryption) -> Result<Option<Timestamp>, S
         return Ok(Some(begun));
     }
     let mut opened = match compressed::open_lines(&path, encryption) {
-        // The time of the file needs no key.
+        // Without the key, the time of the file is used.
         Err(error) if is_locked(&error) => return last_written(&path).map(Some),
         opened => opened.map_err(StoreError::io("open", &path))?,
     };
@@ -208,7 +208,7 @@ fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
     Ok(tachikoma_runtime::clock::timestamp_of(modified))
 }
 
-/// Returns when an encrypted segment was started, which needs no key; `None` if it has no complete record.
+/// Returns when an encrypted segment was created, which needs no key; `None` if the segment has no complete record.
 fn encrypted_since(path: &Path) -> Option<Timestamp> {
     let mut source = io::BufReader::new(safe_read::open(path).ok()?);
     let mut header = Vec::new();
@@ -221,7 +221,7 @@ fn encrypted_since(path: &Path) -> Option<Timestamp> {
     is_whole(&first).then_some(begun)
 }
 
-/// Applies a record to the state, or takes the state from the first record of a segment.
+/// Applies a record to the state. If the state is unknown, it is taken from the first record of a segment.
 pub fn apply_record(
     state: &mut Option<State>,
     path: &Path,
@@ -234,7 +234,7 @@ pub fn apply_record(
         ..
     } = &record.event
     {
-        // The state comes from the oldest segment, or from one that was started because others were lost.
+        // The state comes from the oldest segment, or from a segment that was started because records were lost.
         let known = state.get_or_insert_with(|| (**full).clone());
         if *after_loss && full.seq > known.seq {
             known.clone_from(full);
@@ -252,11 +252,11 @@ pub fn apply_record(
     Ok(())
 }
 
-/// Reads complete records after `after`. Earlier ones are not checked, except the first. An incomplete last line was never
-/// acknowledged, because the runner died while it wrote.
+/// Passes on the complete records after number `after`. Earlier records, except the first, are not checked. An incomplete last
+/// line is ignored: no effect of its record happened.
 ///
-/// The position in the file tells which lines are skipped, not the number in the line, because a damaged number must not hide its
-/// record. Damage is passed on in the place of the record.
+/// Lines are skipped by their position in the file, not by the number in the line, because a damaged number must not hide its
+/// record. At a damaged record, an error is passed on instead.
 pub fn read_segment(
     path: &Path,
     encryption: &Encryption,
@@ -273,7 +273,7 @@ pub fn read_segment(
     read_lines((&path, first_line), content, after, each)
 }
 
-/// Reads records like `read_segment` from any reader. `path` and the number of its first line are used in errors.
+/// Reads records like `read_segment` from any reader. `path` and `first_line` are used in errors.
 pub fn read_lines(
     (path, first_line): (&Path, usize),
     mut reader: impl BufRead,
@@ -308,7 +308,7 @@ pub fn read_lines(
             if let Some(error) = newer(migrate::JOURNAL, path, &text) {
                 return Err(error);
             }
-            // A first line without a format is damaged, which is found next.
+            // If the first line has no format version, it is damaged, and the check of that line reports it.
             format = format_of(&text).unwrap_or(FORMAT);
         }
         let place = first.map(|first| first + (line - first_line) as u64);
@@ -317,7 +317,7 @@ pub fn read_lines(
         }
         let record = match decode_as(migrate::JOURNAL, format, &text) {
             Ok(record) => record,
-            // Skipped, as far as its number tells. The lines after it are read.
+            // The damaged first record is not needed, as far as its number shows. Reading continues after it.
             Err(_) if line == first_line && seq_of(&text).is_some_and(|seq| seq <= after.0) => {
                 continue;
             }
@@ -336,7 +336,7 @@ pub fn read_lines(
     Ok(tail)
 }
 
-/// Returns the format in the first record of a segment, of this or a newer version.
+/// Returns the format version in the first record of a segment, which may be newer than this program.
 pub fn format_of(line: &[u8]) -> Option<u32> {
     #[derive(serde::Deserialize)]
     struct First {

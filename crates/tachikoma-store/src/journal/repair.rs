@@ -1,4 +1,4 @@
-//! Detects damage to the journal file of a running loop, and repairs it from the open file or from the state.
+//! Detects damage to the journal file while a loop runs, and repairs the journal from the open file or from the state.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -28,13 +28,13 @@ pub enum JournalDamage {
 pub struct JournalRepair {
     /// Description of the damage and of the repair, for the user.
     pub how: String,
-    /// The first record of the new segment, if one was started.
+    /// First record of the new segment; `None` if none was started.
     pub opened: Option<Record>,
 }
 
 impl Journal {
-    /// Checks that the file exists and ends with the last written lines. Does not read all of it. A file that cannot be examined
-    /// counts as undamaged.
+    /// Checks that the journal file exists and ends with the last written lines. Reads only its end. If the file cannot be
+    /// examined, it counts as undamaged.
     #[must_use]
     pub fn damage(&self) -> Option<JournalDamage> {
         let there = match std::fs::symlink_metadata(&self.path) {
@@ -49,8 +49,8 @@ impl Journal {
         (!self.torn && !self.ends_as_written(&ours)).then_some(JournalDamage::Changed)
     }
 
-    /// Repairs the journal: writes the open file to its path again if it has the written content, otherwise starts a new segment
-    /// with the full state. Another file at the path moves to the quarantine. Everything is synced afterwards.
+    /// Repairs the journal. If the open file has the written content, it is written to its path again; otherwise a new segment
+    /// starts with the full state. Another file at the path moves to the quarantine. All files are synced.
     ///
     /// `state` must be the state at the end of the journal.
     ///
@@ -75,7 +75,7 @@ impl Journal {
                 ("it was restored from the open file".to_owned(), None)
             }
             None => {
-                // No record is given up, so that no number is used twice.
+                // No record is dropped and no number is used twice, so the epoch does not change.
                 let epoch = state.epoch.clone();
                 let opened = self.begin_anew(&working_dir, state, now, epoch)?;
                 let segment = self.segment;
@@ -102,11 +102,10 @@ impl Journal {
         Ok(JournalRepair { how, opened })
     }
 
-    /// Writes the file again if the directory of the loop is gone, and changes nothing else. Returns a description if something
-    /// was wrong.
+    /// Writes the journal file again if the directory of the loop was deleted. Returns a description; `None` if nothing was wrong.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The journal file cannot be written.
     pub fn rescue(&mut self) -> Result<Option<String>, StoreError> {
         let is_gone = std::fs::symlink_metadata(&self.dir).is_err_and(|error| is_gone(&error));
         let Some(bytes) = is_gone.then(|| self.whole_content()).flatten() else {
@@ -123,7 +122,7 @@ impl Journal {
         ))
     }
 
-    /// Moves a foreign file at the path of the next segment to the quarantine. Returns a description if there was one.
+    /// Moves a foreign file at the path of the next segment to the quarantine. Returns a description; `None` if there was none.
     ///
     /// # Errors
     /// The foreign file cannot be moved.
@@ -152,7 +151,7 @@ impl Journal {
             && end == self.buffer
     }
 
-    /// Reads the open file. `None` unless all records are valid.
+    /// Reads the open journal file. `None` unless all its records are valid.
     fn whole_content(&self) -> Option<Vec<u8>> {
         let ours = self.file.metadata().ok()?;
         if !self.ends_as_written(&ours) {
@@ -161,7 +160,7 @@ impl Journal {
         let mut bytes = vec![0; usize::try_from(self.len).ok()?];
         self.file.read_exact_at(&mut bytes, 0).ok()?;
         let whole = |line: &[u8]| match self.line_encryptor {
-            // Encrypted lines have their own checksum.
+            // Encrypted lines have a checksum of the encrypted text.
             Some(_) => is_whole(line),
             None => decode(line).is_ok(),
         };
@@ -169,14 +168,14 @@ impl Journal {
         lines.all(whole).then_some(bytes)
     }
 
-    /// Writes the segment again, and continues in the new file.
+    /// Writes the segment to its path again and uses the new file from now on.
     fn write_again(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let temporary = self.dir.join(format!(
             "{}.{}.tmp",
             segment_name(self.segment),
             std::process::id()
         ));
-        // Left by an earlier attempt of this process.
+        // An earlier repair by this process may have left a temporary file.
         let _ = std::fs::remove_file(&temporary);
         let mut file = private()
             .create_new(true)
@@ -197,7 +196,7 @@ impl Journal {
         self.sync()
     }
 
-    /// Starts the next segment with the full state, because the one before cannot be trusted.
+    /// Starts the next segment with the full state, because the previous segment cannot be trusted.
     pub fn begin_anew(
         &mut self,
         working_dir: &Path,
@@ -217,7 +216,7 @@ impl Journal {
         Ok(opened)
     }
 
-    /// Starts a segment with the full state, because the records before are lost or cannot be trusted.
+    /// Starts a segment with the full state, because earlier records are lost or cannot be trusted.
     pub fn anew(
         dir: &Path,
         working_dir: &Path,

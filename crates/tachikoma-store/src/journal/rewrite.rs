@@ -13,14 +13,14 @@ use crate::compressed::{self, form_of};
 use crate::encryption::Encryption;
 use crate::{StoreError, migrate};
 
-/// Replaces a compressed segment by its first `len` bytes, which are complete records, because the rest is damaged. A copy must
-/// exist already. With 0 bytes the segment is removed.
+/// Replaces a compressed segment by its first `len` bytes, which are complete records, because the rest is damaged. The caller has
+/// saved a copy. If `len` is 0, the segment is removed.
 pub fn keep_beginning(path: &Path, len: u64, encryption: &Encryption) -> Result<(), StoreError> {
     let mut content = compressed::open_lines(path, encryption)
         .map_err(StoreError::io("open", path))?
         .content;
     let mut bytes = Vec::new();
-    // Line by line, because a larger read may reach the damaged part.
+    // The file is read line by line, because a larger read may reach the damaged part.
     while (bytes.len() as u64) < len {
         let read = read_line(&mut content, &mut bytes);
         if read.map_err(StoreError::io("read", path))? == 0 {
@@ -31,7 +31,7 @@ pub fn keep_beginning(path: &Path, len: u64, encryption: &Encryption) -> Result<
     if !bytes.is_empty() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let plain = path.with_file_name(form_of(&name).0);
-        // From here on the plain file is used.
+        // After this write, readers use the plain file.
         encryption.write(&plain, &bytes, Durability::Synced)?;
         if plain == path {
             return Ok(());
@@ -52,7 +52,7 @@ pub fn end_line(path: &Path, encryption: &Encryption) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Marks the first record of a segment: the records before it are lost. Returns whether the segment can be read.
+/// Marks in the first record of a segment that earlier records are lost. Returns whether the segment can be read.
 pub fn mark_loss(path: &Path, encryption: &Encryption) -> Result<bool, StoreError> {
     let Some(mut first) = first_record(migrate::JOURNAL, path, encryption) else {
         return Ok(false);

@@ -15,15 +15,15 @@ pub struct Closed {
     pub dir: PathBuf,
     /// Encrypts and decrypts the segments.
     pub encryption: Encryption,
-    /// Number of the open segment.
+    /// Number of the open segment. All segments with a lower number are closed.
     pub before: u32,
 }
 
 impl Closed {
-    /// Compresses the segments, and removes unfinished files of a writer that died.
+    /// Compresses the closed segments and removes temporary files of a process that died.
     ///
     /// # Errors
-    /// A segment could not be compressed. It and the later ones are unchanged.
+    /// A segment could not be compressed. That segment and later ones are unchanged.
     pub fn compress(&self, canceled: &AtomicBool) -> Result<(), StoreError> {
         self.remove_remains()
             .map_err(StoreError::io("tidy up", &self.dir))?;
@@ -62,13 +62,13 @@ pub fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
             found.push((number, entry.path()));
         }
     }
-    // If both forms exist, the plain one sorts first and is used.
+    // If a segment exists plain and compressed, the plain file sorts first and is used.
     found.sort();
     found.dedup_by_key(|(number, _)| *number);
     Ok(found)
 }
 
-/// Returns the segment number of a complete file, plain or compressed.
+/// Returns the segment number of a file name, plain or compressed; `None` for temporary and other files.
 pub fn number(name: &str) -> Option<u32> {
     match form_of(name) {
         (plain, Form::Plain | Form::Compressed) => number_of(plain),
@@ -82,8 +82,7 @@ pub fn form(name: &str) -> Option<Form> {
     number_of(plain).map(|_| form)
 }
 
-/// Returns whether a file of that name belongs to a journal, in any form, including the remains of a runner that died while it
-/// repaired a segment.
+/// Returns whether a file name belongs to a journal: a segment in any form, or a temporary file of a process that died during a repair.
 pub fn is_ours(name: &str) -> bool {
     let restored = || {
         let (plain, pid) = name.strip_suffix(".tmp")?.rsplit_once('.')?;
@@ -99,13 +98,14 @@ fn number_of(plain: &str) -> Option<u32> {
     digits.parse().ok().filter(|_| ours)
 }
 
-/// Returns the error for a missing next segment: a segment is compressed only after the next one was started.
+/// Returns the error for a compressed last segment. Segments are compressed only after the next one was started, so the next one
+/// is missing.
 pub fn missing_next_segment(path: &Path, line: usize) -> StoreError {
     let what = "it is closed, and the segment that followed it is missing";
     StoreError::damaged(path, line, what)
 }
 
-/// Converts an error while reading a line of a segment.
+/// Converts an I/O error that occurred while a line of a segment was read.
 pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
     if is_damage(&error) {
         return StoreError::damaged(path, line, format!("it cannot be decompressed ({error})"));
@@ -113,7 +113,7 @@ pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
     StoreError::io("read", path)(error)
 }
 
-/// Checks the end of a segment. A closed one is not empty and has no torn line.
+/// Checks the end of a closed segment: it must not be empty and must not have an incomplete line.
 pub fn check_end(path: &Path, line: usize, torn_bytes: usize) -> Result<(), String> {
     if compressed::is_compressed(path) && (torn_bytes > 0 || line == 1) {
         return Err("it is closed, and does not end with a complete record".to_owned());

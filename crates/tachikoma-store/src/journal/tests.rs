@@ -72,7 +72,7 @@ fn records_are_replayed_across_segments() {
 }
 
 #[test]
-fn torn_last_line_is_cut_off_and_the_journal_continues() {
+fn incomplete_last_line_is_cut_off_and_the_journal_continues() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, mut state) = fresh(dir.path());
     let path = dir.path().join(".ralph/loops/a/journal-0001.jsonl");
@@ -84,14 +84,18 @@ fn torn_last_line_is_cut_off_and_the_journal_continues() {
     assert_eq!(
         replayed.seq,
         state.seq.next(),
-        "a record warns about the torn line"
+        "a record warns about the incomplete line"
     );
     let after = std::fs::read(&path).unwrap();
     let (before, said) = after.split_at(whole.len());
-    assert_eq!(before, whole, "the torn line was cut off");
+    assert_eq!(before, whole, "the incomplete line was cut off");
     assert!(decode(said.trim_ascii_end()).is_ok());
     let kept = dir.path().join(".ralph/quarantine/journal-0001.jsonl.1");
-    assert_eq!(std::fs::read(kept).unwrap(), whole[..50], "and kept");
+    assert_eq!(
+        std::fs::read(kept).unwrap(),
+        whole[..50],
+        "the incomplete line is in the quarantine"
+    );
     state = replayed;
     launch(&mut journal, &mut state);
     assert_eq!(
@@ -167,7 +171,7 @@ fn appended_records_can_be_synced_later() {
     journal.sync().unwrap();
     assert!(
         journal.synced && journal.unsynced_dirs.is_empty(),
-        "a snapshot of it may follow"
+        "a snapshot of the record may be written now"
     );
 }
 
@@ -192,11 +196,11 @@ fn directories_of_a_new_journal_are_synced_with_its_first_records() {
     let (journal, _) = open_journal(&dir_a, &Encryption::plain()).unwrap();
     assert_eq!(
         journal.unsynced_dirs, way,
-        "who made it may have died at once"
+        "the process that created the file may have died before a sync"
     );
 }
 
-/// A file that an agent wrote must not use up the memory or the time of the reader.
+/// A file that an agent wrote must not use up the memory or the time of the program that reads it.
 #[test]
 fn endless_line_is_damage_and_many_checksum_marks_are_read_quickly() {
     let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
@@ -209,7 +213,7 @@ fn endless_line_is_damage_and_many_checksum_marks_are_read_quickly() {
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
 }
 
-/// Values may look like checksums, and bytes that are not UTF-8 do not belong to a record.
+/// Values in a record may look like checksums, and bytes that are not UTF-8 are not part of a record.
 #[test]
 fn checksum_inside_a_record_does_not_end_it() {
     let mut line = Vec::new();

@@ -1,16 +1,16 @@
-//! Recovers the state from a backup if the journal is damaged after the snapshot. The backup must contain the damaged records,
-//! and the records after it must be valid.
+//! Recovers the state from a backup if the journal is damaged after the snapshot. The backup must contain the damaged records, and
+//! later records must be valid.
 
 use super::{Base, Loss, Place, Recovered, find_from};
 use crate::backup;
 use crate::epochs::Epochs;
 
-/// Recovers the state from the newest backup that covers the damage in the journal.
+/// Recovers the state from the newest backup that contains the damaged records of the journal.
 ///
-/// A backup that is ahead of the journal is used only if a loss is accepted, because later records are lost.
+/// A backup that is newer than the journal is used only if a loss is accepted, because records after the backup are lost.
 pub fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
     let mut listed = backup::list(place.backups?, Some(place.loop_id)).ok()?;
-    // The record number tells which of the loop's backups is the newest.
+    // The backup with the highest record number is the newest, because the clock may have been changed.
     listed.sort_by_key(|listed| std::cmp::Reverse(listed.seq));
     let epochs = Epochs::of(place.dir, place.encryption);
     for listed in listed {
@@ -26,13 +26,13 @@ pub fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
         let base = Base {
             state: Some(content.state),
             backup: Some(listed.path),
-            // A foreign file in place of the snapshot has to be moved as well.
+            // A foreign file at the path of the snapshot has to be moved, too.
             ..Base::read(place).ok()?
         };
         let Ok(found) = find_from(place, base, None) else {
             continue;
         };
-        // An older backup would lose records that this one has.
+        // An older backup would lose records that this one contains.
         return (!found.behind || loss == Loss::Accept).then_some(found);
     }
     None

@@ -1,4 +1,4 @@
-//! Opens a recovered journal at its end. Unreadable parts are moved to the quarantine first, so that nothing is overwritten.
+//! Opens a recovered journal for appending. Unreadable parts are moved to the quarantine first, so that they are not overwritten.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub struct Taken {
 }
 
 impl Recovered {
-    /// Returns the content for a backup. A journal that is damaged or older than the state is left out.
+    /// Returns the input for a backup. A journal that is damaged or older than the state is left out.
     pub fn moment(&self, dir: &Path, working_dir: &Path, now: Timestamp) -> Moment {
         let is_good = !self.behind && !self.tolerated && self.cut.is_empty();
         let original = |(path, _): &(PathBuf, u32)| snapshot::bytes(path, &self.encryption).ok();
@@ -42,7 +42,7 @@ impl Recovered {
         }
     }
 
-    /// Returns whether opening it converts files to newer formats.
+    /// Returns whether [`Recovered::open`] converts files to newer format versions.
     pub fn is_older(&self) -> bool {
         self.older.is_some() || self.end.as_ref().is_some_and(|end| end.older)
     }
@@ -75,14 +75,14 @@ impl Recovered {
         })
     }
 
-    /// Moves foreign files, and segments after the damage, to the quarantine.
+    /// Moves foreign files, and segments with lost records, to the quarantine.
     fn quarantine_files(&self, working_dir: &Path) -> Result<(), StoreError> {
         if let Some((path, version)) = &self.older {
-            // The next snapshot is written in the newest version.
+            // The old file is kept, because the next snapshot is written in the newest format version.
             atomic_file::keep_beside(path, &format!(".v{version}"))?;
         }
         if let Some(first) = self.cut.first() {
-            // The start of the first segment is valid and stays in place.
+            // The beginning of the first segment is valid and is not moved.
             keep_copy(working_dir, first)?;
         }
         for path in self.cut.iter().skip(1) {
@@ -116,7 +116,8 @@ impl Recovered {
             return begin_anew(state, 1);
         };
         if compressed::is_compressed(&end.path) || encryption::is_age(&end.path) {
-            // Such a segment is never appended to. The next one starts, or this one again if nothing is left of it.
+            // No record is appended to a damaged segment. The next segment is started, or the same number again if the segment has
+            // no records.
             let mut number = end.segment + 1;
             if self.cut.first() == Some(&end.path) {
                 rewrite::keep_beginning(&end.path, end.len, keys)?;

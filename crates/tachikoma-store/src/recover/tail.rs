@@ -1,4 +1,4 @@
-//! Reads the end of a journal, line by line, after a snapshot or from the start of a segment.
+//! Reads the end of a journal line by line, after a snapshot or from the start of a segment.
 
 use std::path::Path;
 
@@ -11,22 +11,22 @@ use crate::journal::{self, JournalPart, segment};
 use crate::migrate::Chain;
 use crate::{StoreError, compressed};
 
-/// The end of a journal while it is read.
+/// State of reading the end of a journal.
 pub struct Tail<'a> {
     formats: Chain,
     encryption: &'a Encryption,
     loop_id: LoopId,
-    /// The last record in the snapshot. Records up to it are not needed.
+    /// Number of the last record in the snapshot; `None` without one. Records up to it are not needed.
     base: Option<Seq>,
-    /// Name of the snapshot in messages; it may be a backup.
+    /// Name of the snapshot or backup, for messages.
     name: String,
     pub state: Option<State>,
     /// Number of records that were read.
     pub records: u64,
     pub troubles: Vec<String>,
-    /// Whether there is damage that the snapshot covers.
+    /// Whether there is damage in records that the snapshot contains.
     pub tolerated: bool,
-    /// The last record that was read.
+    /// Number of the last record that was read; `None` before the first one.
     pub last: Option<Seq>,
     pub end: Option<End>,
 }
@@ -34,26 +34,26 @@ pub struct Tail<'a> {
 /// The last segment of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The segment up to its last complete line.
+    /// The part of the segment up to its last complete line.
     pub part: JournalPart,
-    /// Number of complete lines.
+    /// Number of complete lines in the segment.
     pub lines: usize,
-    /// Whether it has an older format, so that a new segment is needed.
+    /// Whether the segment has an older format version, so that a new segment is needed.
     pub older: bool,
 }
 
 /// A damaged line.
 struct Damage {
     line: usize,
-    /// The last record that it loses, if that is known.
+    /// Number of the last record that is lost by this damage; `None` if it is unknown.
     seq: Option<i128>,
     what: String,
 }
 
-/// A segment while it is read.
+/// State of reading a segment.
 struct Reading<'a> {
     path: &'a Path,
-    /// Difference between record number and line number. A missing or additional line changes it.
+    /// Difference between record number and line number; `None` before the first record. A missing or additional line changes it.
     offset: Option<i128>,
     /// The first value of `offset` in this segment.
     first_offset: Option<i128>,
@@ -71,7 +71,7 @@ impl Reading<'_> {
         self.damages.push(Damage { line, seq, what });
     }
 
-    /// Records that the rest of the file, of unknown length, is lost.
+    /// Notes that the rest of the file, with an unknown number of records, is lost.
     fn lost_from(&mut self, line: usize, what: String) {
         let seq = Some(i128::MAX);
         self.damages.push(Damage { line, seq, what });
@@ -115,7 +115,7 @@ impl<'a> Tail<'a> {
         self.base.is_some_and(|base| seq <= i128::from(base.0))
     }
 
-    /// Reads a segment, up to a line if one is given. Returns whether that line exists.
+    /// Reads a segment, up to line `stop_at` if it is given. Returns whether that line exists.
     pub fn read(
         &mut self,
         number: u32,
@@ -176,7 +176,7 @@ impl<'a> Tail<'a> {
                 }
             }
             part.len = match &place {
-                // Position in the file, because encrypted lines are longer.
+                // The position in the file is used, because encrypted lines are longer than their content.
                 Some(place) => place.get(),
                 None => part.len + read as u64,
             };
@@ -187,7 +187,7 @@ impl<'a> Tail<'a> {
                 }
                 format = journal::format_of(&text).unwrap_or(format);
             }
-            // The position decides, not the number in the line, because a damaged number must not hide its record.
+            // The record is identified by its position, not by the number in the line, because a damaged number must not hide its record.
             if let Some(seq) = reading.expected(line)
                 && self.covers(seq)
                 && journal::seq_of(&text).map(i128::from) == Some(seq)
@@ -244,14 +244,14 @@ impl<'a> Tail<'a> {
             return Ok(());
         }
         self.records += 1;
-        // A gap follows from a damaged line, and the error for that line is more precise.
+        // The gap is caused by a damaged line, and the error for that line is more precise.
         journal::apply_record(&mut self.state, reading.path, line, record).map_err(|gap| {
             let first = reading.damages.first();
             first.map_or(gap, |first| reading.error(first))
         })
     }
 
-    /// Damage before the snapshot is harmless. Damage after it loses a record, which is an error.
+    /// Decides about damage: it is tolerated if the snapshot contains the damaged records, otherwise it is an error.
     fn judge(&mut self, reading: &Reading<'_>) -> Result<(), StoreError> {
         for damage in &reading.damages {
             let by_place = || {

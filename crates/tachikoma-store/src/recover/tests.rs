@@ -1,4 +1,4 @@
-//! Recovery on a real disk: after any damage either nothing is lost, or the loop does not continue.
+//! Recovery on a real disk: after any damage, either no record is lost, or the loop does not continue.
 
 mod backups;
 mod closed;
@@ -13,11 +13,11 @@ use super::*;
 use crate::journal::Journal;
 use crate::snapshot::{Durability, Packing, Snapshot};
 
-/// A loop with some iterations, and a snapshot taken in the middle.
+/// A loop with some iterations, and a snapshot that was written in the middle.
 struct Place {
     dir: tempfile::TempDir,
     state: State,
-    /// How many lines the journal had when the snapshot was taken.
+    /// Number of lines that the journal had when the snapshot was written.
     lines: usize,
 }
 
@@ -125,7 +125,7 @@ impl Place {
             .unwrap();
     }
 
-    /// Returns the names of the files in the quarantine.
+    /// Returns the names and contents of the files in the quarantine.
     fn quarantined(&self) -> Vec<(String, Vec<u8>)> {
         let entries = std::fs::read_dir(self.dir.path().join(".ralph/quarantine"));
         let mut kept: Vec<_> = entries
@@ -152,12 +152,12 @@ impl Place {
         assert_eq!(
             self.read(Loss::Refuse).unwrap().state,
             state,
-            "the next runner finds the same"
+            "the next runner finds the same state"
         );
         state
     }
 
-    /// Damages a line of the journal, from 1.
+    /// Damages a line of the journal. Line numbers start at 1.
     fn damage(&self, line: usize) {
         let text = std::fs::read_to_string(self.journal()).unwrap();
         let mut lines: Vec<String> = text.lines().map(|line| format!("{line}\n")).collect();
@@ -199,7 +199,7 @@ fn damaged_snapshot_is_kept_and_the_journal_is_used() {
     assert_eq!(
         opened.seq,
         place.state.seq.next(),
-        "the trouble is recorded"
+        "the warning is recorded"
     );
     assert_eq!(
         std::fs::read_dir(place.dir.path().join(".ralph/quarantine"))
@@ -231,7 +231,7 @@ fn damage_before_the_snapshot_is_tolerated_and_damage_after_it_is_refused() {
             assert!(
                 state.stats.iterations <= place.state.stats.iterations
                     && state.seq.0 <= line as u64 + 1,
-                "line {line}: what follows the damage is given up, a segment begun and the loss recorded"
+                "line {line}: records after the damage are dropped, a new segment starts, and the loss is recorded"
             );
             assert_eq!(
                 std::fs::read_dir(place.dir.path().join(".ralph/quarantine"))
@@ -297,7 +297,7 @@ fn journal_older_than_the_snapshot_continues_in_a_new_segment() {
     assert_eq!(state.stats, place.state.stats);
     assert!(place.dir.path().join("l/journal-0002.jsonl").exists());
     let whole = journal::read_state(&place.dir.path().join("l"), &Encryption::plain()).unwrap();
-    assert_eq!(whole, state, "and the whole of it can still be read");
+    assert_eq!(whole, state, "the whole journal can still be read");
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn snapshot_of_another_loop_is_ignored() {
     assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
 }
 
-/// A migration step of a future format. It only adds a mark to the value.
+/// A conversion step of a future format version. It only adds a mark to the value.
 fn leave_a_trace(mut value: serde_json::Value) -> Result<serde_json::Value, String> {
     let launch = &mut value["event"]["launch"]["agent"];
     if launch.is_string() {
@@ -349,7 +349,7 @@ fn older_journal_format_continues_in_a_new_segment() {
     assert_eq!(found.state.launch.agent, "led on");
     assert_eq!(found.state.seq, there.state.seq);
 
-    // No record of the new format is appended to a segment of the old format.
+    // Records of the new format version are not appended to a segment of the old one.
     let state = found.open(&dir, there.dir.path()).unwrap().state;
     assert_eq!(std::fs::read(there.journal()).unwrap(), before);
     assert_eq!(journal::segments(&dir).unwrap().len(), 2);

@@ -1,5 +1,5 @@
 //! Forms of a snapshot file: `state.json`, with `.zst` if it is compressed and `.age` if it is encrypted. While one form replaces
-//! another, both exist, and the newer one is used.
+//! another, both files exist, and the newer one is used.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -19,7 +19,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// Returns the form for the setting `compress`.
+    /// Returns the compression for the setting `state.compress`.
     #[must_use]
     pub fn of(compress: bool) -> Self {
         if compress {
@@ -29,7 +29,7 @@ impl Packing {
         }
     }
 
-    /// Returns the file of a snapshot in this form.
+    /// Returns the path of the snapshot file with this compression.
     #[must_use]
     pub fn path(self, path: &Path, encryption: &Encryption) -> PathBuf {
         encryption.named(self.packed(path))
@@ -56,7 +56,7 @@ impl Packing {
     }
 }
 
-/// Returns all possible files of a snapshot. Of two with the same record the first is used.
+/// Returns all possible paths of a snapshot. If two have the same record number, the first one is used.
 pub fn all_places(path: &Path) -> Vec<PathBuf> {
     let packed = [Packing::Plain, Packing::Compressed].map(|packing| packing.packed(path));
     let encrypted = packed.clone().map(|path| {
@@ -67,7 +67,7 @@ pub fn all_places(path: &Path) -> Vec<PathBuf> {
     packed.into_iter().chain(encrypted).collect()
 }
 
-/// Returns the file of a snapshot that is used; `path` itself if there is none.
+/// Returns the path of the snapshot file that is used; `path` itself if there is no file.
 #[must_use]
 pub fn place(path: &Path, encryption: &Encryption) -> PathBuf {
     let is_there = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok();
@@ -75,7 +75,7 @@ pub fn place(path: &Path, encryption: &Encryption) -> PathBuf {
     match there.len() {
         0 => path.to_owned(),
         1 => there.remove(0),
-        // `max_by_key` returns the last maximum, and the first one is wanted.
+        // `max_by_key` returns the last maximum, but the first one is wanted, so the order is reversed.
         _ => there
             .into_iter()
             .rev()
@@ -84,8 +84,8 @@ pub fn place(path: &Path, encryption: &Encryption) -> PathBuf {
     }
 }
 
-/// Returns the record of a snapshot file. An unreadable file is older than any other. One of a newer version is the newest,
-/// because it must not be ignored.
+/// Returns the record number of a snapshot file. An unreadable file is older than any other. A file of a newer version is the
+/// newest, because it must not be ignored.
 fn rank(path: &Path, encryption: &Encryption) -> Option<u64> {
     match read_at(migrate::SNAPSHOT, path, encryption) {
         Ok(found) => found.map(|found| found.seq.0),
@@ -94,7 +94,7 @@ fn rank(path: &Path, encryption: &Encryption) -> Option<u64> {
     }
 }
 
-/// Removes snapshots of other forms, if they belong to this program.
+/// Removes files of the snapshot in other forms, if they belong to this program.
 pub fn remove_other(
     path: &Path,
     packing: Packing,
@@ -109,7 +109,7 @@ pub fn remove_other(
     Ok(())
 }
 
-/// Lists snapshots of earlier versions, kept beside the present one: `state.json.v1`, `state.json.v1.1`.
+/// Lists snapshots of earlier format versions, stored beside the current one: `state.json.v1`, `state.json.v1.1`.
 pub fn older_versions_of(snapshot: &Path) -> Vec<PathBuf> {
     let (Some(dir), Some(name)) = (snapshot.parent(), snapshot.file_name()) else {
         return Vec::new();
@@ -126,7 +126,7 @@ pub fn older_versions_of(snapshot: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Lists the snapshots of earlier versions in all forms.
+/// Lists the snapshots of earlier format versions in all forms.
 pub fn older_versions(path: &Path) -> Vec<PathBuf> {
     let all = all_places(path);
     all.iter()

@@ -1,4 +1,4 @@
-//! The snapshot file: complete, with a checksum, and with its version first.
+//! The snapshot file is complete and has a checksum, and its version is the first field.
 
 use crate::encryption::Encryption;
 use tachikoma_core::{Input, Launch, Policy, Runner, step};
@@ -128,7 +128,7 @@ fn newer_snapshot_version_is_reported_first() {
 }
 
 #[test]
-fn compressed_snapshot_replaces_a_plain_one_and_back() {
+fn compressed_snapshot_replaces_a_plain_one_and_vice_versa() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.json");
     let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
@@ -171,7 +171,7 @@ fn compressed_snapshot_replaces_a_plain_one_and_back() {
         .output();
     assert_eq!(shown.unwrap().stdout, snapshot.encode().into_bytes());
 
-    // A foreign file does not count as an older snapshot.
+    // A foreign file is not treated as an older snapshot.
     std::fs::write(&path, "not ours").unwrap();
     snapshot
         .write(
@@ -188,7 +188,7 @@ fn compressed_snapshot_replaces_a_plain_one_and_back() {
     );
 }
 
-/// A writer died after it wrote one form and before it removed the other.
+/// A process died after it wrote the snapshot in one form and before it removed the other.
 #[test]
 fn newer_of_two_snapshot_forms_is_used() {
     let dir = tempfile::tempdir().unwrap();
@@ -250,7 +250,7 @@ fn every_changed_byte_of_a_compressed_snapshot_is_detected() {
         flipped[at] ^= 1 << (at % 8);
         std::fs::write(&packed, flipped).unwrap();
         if let Ok(Some(found)) = read(&path, &Encryption::plain()) {
-            // Some bits of a zstd frame have no meaning.
+            // The flipped bit is one that has no meaning in a zstd frame.
             assert_eq!(found.state, snapshot.state, "flipped at {at}");
         }
         std::fs::write(&packed, &whole[..at]).unwrap();

@@ -1,4 +1,4 @@
-//! The S3 server as a program: prints its variables, and serves a directory until its standard input is closed.
+//! The S3 server as a program: prints the environment variables for its clients, and serves a directory until its stdin is closed.
 #![expect(clippy::print_stdout, reason = "its caller reads the output")]
 
 use std::io::Read as _;

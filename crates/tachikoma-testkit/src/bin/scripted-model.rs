@@ -1,4 +1,4 @@
-//! Starts the scripted model for a shell: prints its address and answers until it is killed.
+//! Starts the scripted model from a shell: prints its address and answers requests until it is killed.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `None` if help is wanted.
+/// Parses the arguments. `None` if help is requested.
 fn wish(words: &[String]) -> Result<Option<(Scenario, Listening)>, String> {
     let mut scenario = None;
     let mut listening = Listening::default();

@@ -1,4 +1,4 @@
-//! A process of the fake agent: takes prompts, plays turns, prints results, and misbehaves as requested.
+//! A process of the fake agent: reads prompts, plays turns, prints results, and misbehaves as configured.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,19 +17,19 @@ use crate::scenario::Scenario;
 
 const MODEL: &str = "claude-sonnet-4-5";
 
-/// The exit code of a process that SIGTERM ends.
+/// Exit code of a process that is ended by SIGTERM.
 const TERMINATED: u8 = 143;
 
-/// Why the turn, or the process, ends.
+/// Why a turn or the process ends.
 #[derive(Debug)]
 pub(super) enum Break {
-    /// The protocol's interrupt: the turn ends.
+    /// The agent got the interrupt message of the protocol: the turn ends.
     Interrupted,
-    /// SIGINT: the turn ends, then the process.
+    /// The agent got SIGINT: the turn ends, then the process.
     Signalled,
-    /// The process ends with this code.
+    /// The process ends with this exit code.
     Exit(u8),
-    /// The process ends with this message.
+    /// The process ends with this error message.
     Failed(String),
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Agent {
     pub(super) session: Session,
     pub(super) state: State,
     pub(super) model: String,
-    /// Turns played by this process, if no state is kept.
+    /// Number of turns that this process has played, if no state is stored.
     pub(super) played: usize,
     pub(super) results: u64,
     pub(super) last_failed: bool,
@@ -117,7 +117,7 @@ impl Agent {
         })
     }
 
-    /// Prints its last message to standard error, if it has one.
+    /// Prints the configured last message to stderr, if there is one.
     #[expect(clippy::print_stderr, reason = "it is asked to")]
     pub(super) fn complain(&self) {
         if let Some(words) = &self.wrong.last_words {
@@ -125,18 +125,18 @@ impl Agent {
         }
     }
 
-    /// Returns whether its budget is spent.
+    /// Returns whether the budget of the process is spent.
     pub(super) fn is_out_of_budget(&self) -> bool {
         let budget = self.args.budget_microusd.filter(|_| !self.wrong.overspends);
         budget.is_some_and(|budget| self.spent_microusd >= budget)
     }
 
-    /// Returns the version that it reports.
+    /// Returns the version that the agent reports.
     pub(super) fn version(&self) -> &str {
         self.wrong.version.as_deref().unwrap_or(events::VERSION)
     }
 
-    /// Takes prompts until there are no more.
+    /// Answers prompts until there are no more.
     pub(super) fn live(&mut self) -> Result<(), Break> {
         if self.wrong.hang_at_start {
             self.printing = false;
@@ -156,7 +156,7 @@ impl Agent {
         self.end()
     }
 
-    /// The regular end of the process.
+    /// Ends the process normally.
     pub(super) fn end(&mut self) -> Result<(), Break> {
         if self.wrong.hang_after_result {
             return self.hang();
@@ -167,7 +167,7 @@ impl Agent {
     /// Returns the next prompt; `None` if there are no more.
     pub(super) fn next_prompt(&mut self) -> Result<Option<String>, Break> {
         if !self.args.json_in {
-            // One prompt: the argument, or all of standard input.
+            // There is only one prompt: the argument, or all of stdin.
             if self.results > 0 {
                 return Ok(None);
             }
@@ -192,24 +192,24 @@ impl Agent {
             }
             let news = self.inbox.next(None);
             match self.hear(news) {
-                // There is nothing to interrupt.
+                // No turn is running, so an interrupt has no effect.
                 Err(Break::Interrupted) => {}
                 heard => heard?,
             }
         }
     }
 
-    /// Returns whether there is a prompt that was not taken yet.
+    /// Returns whether a prompt waits to be read.
     pub(super) fn is_told(&self) -> bool {
         !self.prompts.is_empty()
     }
 
-    /// Returns prompts that came during a turn.
+    /// Returns the prompts that arrived during a turn.
     pub(super) fn waiting_prompts(&mut self) -> Vec<String> {
         self.prompts.drain(..).collect()
     }
 
-    /// Handles input for a while.
+    /// Handles input for the given time.
     pub(super) fn pause(&mut self, time: Duration) -> Result<(), Break> {
         let deadline = Instant::now() + time;
         while let Some(news) = self.inbox.next(Some(deadline)) {
@@ -218,7 +218,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Does nothing but handle input.
+    /// Hangs: handles input and does nothing else.
     pub(super) fn hang(&mut self) -> Result<(), Break> {
         if let Some(doing) = self.wrong.while_silent {
             silence::begin(doing).map_err(Break::Failed)?;
@@ -304,7 +304,7 @@ impl Agent {
         self.print_as_is(&line)
     }
 
-    /// Prints a result, twice if requested, and exits after it if requested.
+    /// Prints a result, twice if that is configured.
     pub(super) fn print_result(&mut self, line: Value) -> Result<(), Break> {
         self.last_failed = line["is_error"] == true;
         self.results += 1;
@@ -315,7 +315,7 @@ impl Agent {
         self.result_is_out()
     }
 
-    /// Exits between prompts if requested.
+    /// Exits after a result if that is configured.
     pub(super) fn result_is_out(&self) -> Result<(), Break> {
         match self.wrong.die_after_results {
             Some(results) if self.results >= results => Err(Break::Exit(self.wrong.exit_code)),
@@ -368,7 +368,7 @@ impl Agent {
     }
 }
 
-/// Records the time of an event, if that is requested.
+/// Records the time of an event in the stamps file, if one is configured.
 pub(super) fn stamp(what: &str) -> Result<(), String> {
     let Some(file) = std::env::var_os(super::STAMPS_VAR) else {
         return Ok(());
@@ -380,7 +380,7 @@ pub(super) fn stamp(what: &str) -> Result<(), String> {
         .map_err(|error| format!("write the stamps: {error}"))
 }
 
-/// Closes the output; later lines are dropped.
+/// Closes stdout. Later lines are dropped.
 fn close_stdout() -> Result<(), String> {
     let nowhere = Path::new("/dev/null");
     let failed = |error: io::Error| format!("close standard output: {error}");
@@ -388,7 +388,7 @@ fn close_stdout() -> Result<(), String> {
     rustix::stdio::dup2_stdout(&nowhere).map_err(|error| failed(error.into()))
 }
 
-/// A prompt is a text or a list of blocks.
+/// Returns the text of a prompt, which is a string or a list of blocks.
 fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),

@@ -1,8 +1,8 @@
-//! The command line of the real agent, as far as a runner uses it. Arguments that the real agent rejects are rejected.
+//! Parses the command line of the real agent, as far as a runner uses it. Arguments that the real agent rejects are rejected.
 
 use super::sessions::microusd;
 
-/// Options with a value that is not used.
+/// Options with a value that the fake agent ignores.
 const WITH_VALUE: [&str; 10] = [
     "--append-system-prompt",
     "--append-system-prompt-file",
@@ -19,7 +19,7 @@ const WITH_VALUE: [&str; 10] = [
 /// Options that take every argument up to the next option.
 const WITH_WORDS: [&str; 3] = ["--add-dir", "--allowedTools", "--disallowedTools"];
 
-/// Options that are accepted and ignored.
+/// Options without a value that are accepted and ignored.
 const ALONE: [&str; 7] = [
     "--bare",
     "--continue",
@@ -34,7 +34,7 @@ const ALONE: [&str; 7] = [
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Args {
     pub print: bool,
-    /// Prompts come as JSON lines.
+    /// Whether prompts are read as JSON lines.
     pub json_in: bool,
     pub json_out: bool,
     pub verbose: bool,
@@ -45,7 +45,7 @@ pub(super) struct Args {
     pub resume: Option<String>,
     pub session_id: Option<String>,
     pub prompt: Option<String>,
-    /// The budget of the process in millionths of a dollar.
+    /// Budget of the process in millionths of a dollar; `None` = no budget.
     pub budget_microusd: Option<u64>,
 }
 
@@ -115,7 +115,7 @@ mod tests {
     fn the_command_line_of_a_runner_is_parsed() {
         let line = "-p --input-format stream-json --output-format stream-json --verbose \
                     --allowedTools Bash Write --model m --resume ID";
-        let args = parse(line).expect("the real one takes it");
+        let args = parse(line).expect("the real agent accepts these arguments");
         assert!(args.json_in && args.print);
         assert_eq!(args.resume.as_deref(), Some("ID"));
         assert_eq!((args.model.as_deref(), args.prompt), (Some("m"), None));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn arguments_that_the_real_agent_rejects_are_rejected() {
-        let refused = |line: &str| parse(line).expect_err("the real one refuses it");
+        let refused = |line: &str| parse(line).expect_err("the real agent rejects these arguments");
         assert_eq!(
             refused("-p --no-such-flag"),
             "error: unknown option '--no-such-flag'"

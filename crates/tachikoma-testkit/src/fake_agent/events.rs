@@ -7,7 +7,7 @@ use super::tools::Outcome;
 use crate::model::message::usage as tokens;
 use crate::scenario::{Turn, Usage};
 
-/// The version that is imitated.
+/// Version of Claude Code that the fake agent imitates.
 pub(super) const VERSION: &str = "2.1.325";
 
 /// Adds the fields that every line has.
@@ -28,7 +28,7 @@ pub(super) fn init(model: &str, cwd: &str, version: &str) -> Value {
     })
 }
 
-/// A complete block. The tokens are those of the start of the message, as in the real agent.
+/// Returns the line for a complete block. Its token counts are those of the start of the message, as in the real agent.
 pub(super) fn assistant(block: &Value, message_id: &str, model: &str, usage: &Usage) -> Value {
     json!({
         "type": "assistant", "parent_tool_use_id": null, "timestamp": now(),
@@ -58,14 +58,14 @@ pub(super) fn tool_result(tool_use_id: &str, outcome: &Outcome) -> Value {
     })
 }
 
-/// The permission rules deny a call.
+/// Returns the line for a tool call that the permission rules deny.
 pub(super) fn denied(tool_use_id: &str, name: &str) -> Value {
     json!({
         "type": "system", "subtype": "permission_denied", "tool_name": name, "tool_use_id": tool_use_id,
     })
 }
 
-/// The tool was interrupted.
+/// Returns the result line of an interrupted tool call.
 pub(super) fn tool_rejected(tool_use_id: &str) -> Value {
     let text = "The user doesn't want to proceed with this tool use. The tool use was rejected.";
     let outcome = Outcome {
@@ -95,7 +95,7 @@ pub(super) fn api_retry(attempt: u64, most: u64, delay_ms: u64, status: Option<u
     })
 }
 
-/// Returns the client's name of a status; without a status the connection failed.
+/// Returns the name that the agent gives to an HTTP status; `None` means that the connection failed.
 pub(super) const fn error_word(status: Option<u16>) -> &'static str {
     match status {
         Some(401 | 403) => "authentication_failed",
@@ -108,7 +108,7 @@ pub(super) const fn error_word(status: Option<u16>) -> &'static str {
     }
 }
 
-/// Returns the limits of a subscription from the headers of the response; `None` without those headers.
+/// Returns the usage limits from the headers of the response; `None` if it has no such headers.
 pub(super) fn rate_limit_info(turn: &Turn) -> Option<Value> {
     let header = |name: &str| {
         turn.headers
@@ -134,10 +134,10 @@ pub(super) fn rate_limit_info(turn: &Turn) -> Option<Value> {
 #[derive(Debug)]
 pub(super) struct ApiFailure {
     pub status: Option<u16>,
-    /// The API's name of the error.
+    /// Name that the API gives to the error.
     pub error: String,
     pub message: String,
-    /// The usage limit of the subscription was reached.
+    /// Usage limit of the subscription, if that is the cause.
     pub limit: Option<Value>,
 }
 
@@ -159,7 +159,7 @@ impl ApiFailure {
         }
     }
 
-    /// A message that the agent itself creates: it has no tokens.
+    /// Returns a message that the agent itself creates. It has no tokens.
     pub(super) fn assistant(&self) -> Value {
         let block = json!({"type": "text", "text": self.text()});
         let mut line = assistant(&block, &new_uuid(), "<synthetic>", &Usage::default());
@@ -181,19 +181,19 @@ impl ApiFailure {
     }
 }
 
-/// The totals of a result.
+/// The totals in a result line.
 pub(super) struct Sums<'a> {
     pub session: &'a Session,
     pub model: &'a str,
     pub window: u64,
-    /// Of this prompt alone.
+    /// Tokens of this prompt alone.
     pub usage: &'a Usage,
     pub num_turns: u64,
     pub result_index: u64,
 }
 
 impl Sums<'_> {
-    /// Returns a result; the caller adds how it ended.
+    /// Returns a result line. The caller adds fields for how the turn ended.
     pub(super) fn result(&self, subtype: &str, is_error: bool, reason: &str) -> Value {
         let cost = self.session.cost_usd;
         json!({
@@ -218,7 +218,7 @@ impl Sums<'_> {
     }
 }
 
-/// Returns the result of a process that found no such conversation.
+/// Returns the result line for a conversation that does not exist.
 pub(super) fn unknown_session(id: &str) -> Value {
     json!({
         "type": "result", "subtype": "error_during_execution", "duration_ms": 0,
@@ -229,7 +229,7 @@ pub(super) fn unknown_session(id: &str) -> Value {
     })
 }
 
-/// Returns the answer to `get_context_usage`: the input side of the last message.
+/// Returns the answer to `get_context_usage`: the input tokens of the last message.
 pub(super) fn context_usage(usage: &Usage, window: u64) -> Value {
     let total = usage.context() - usage.output;
     json!({

@@ -1,4 +1,4 @@
-//! All input of the fake agent in one queue: lines, end of file, signals.
+//! Queue with all inputs of the fake agent: lines, end of input, signals.
 
 use std::io::{self, BufRead as _, Read as _};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// An input.
+/// One input of the fake agent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     Line(String),
@@ -16,12 +16,12 @@ pub(super) enum News {
     Signal(i32),
 }
 
-/// The queue.
+/// Queue of inputs.
 #[derive(Debug)]
 pub(super) struct Inbox(Receiver<News>);
 
 impl Inbox {
-    /// Listens to signals, and to standard input if `lines` are wanted.
+    /// Starts to listen to signals, and to stdin if `lines` is true.
     pub(super) fn open(lines: bool) -> Result<Self, String> {
         let (sender, receiver) = channel();
         for signal in [SIGINT, SIGTERM] {
@@ -29,7 +29,7 @@ impl Inbox {
             let (mut reader, writer) = UnixStream::pair().map_err(failed)?;
             signal_hook::low_level::pipe::register(signal, writer).map_err(failed)?;
             let sender = sender.clone();
-            // Ends with the process.
+            // The thread ends with the process.
             thread::spawn(move || {
                 while reader.read_exact(&mut [0]).is_ok() {
                     if sender.send(News::Signal(signal)).is_err() {
@@ -44,7 +44,7 @@ impl Inbox {
         Ok(Self(receiver))
     }
 
-    /// Returns the next input; `None` at the deadline. Without a deadline it waits.
+    /// Returns the next input; `None` at the deadline. Without a deadline, waits forever.
     pub(super) fn next(&self, deadline: Option<Instant>) -> Option<News> {
         let news = match deadline {
             Some(deadline) => {
@@ -70,6 +70,6 @@ fn read_lines(sender: &Sender<News>) {
             return;
         }
     }
-    // The receiver is gone only when the process ends.
+    // Sending fails only if the process is ending.
     let _ = sender.send(News::Eof);
 }

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::agent::{Agent, Break};
 
-/// Longer pauses of a recording are cut to this.
+/// Maximum pause of a replay. Longer recorded pauses are shortened to it.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
-/// Plays the transcript: up to a result for each prompt, to its end for the last. Answers to control requests are left
-/// out; the agent gives its own.
+/// Replays the transcript: up to a result for each prompt, and to its end for the last one. Answers to control requests are left
+/// out, because the agent gives its own.
 pub(super) fn play(agent: &mut Agent, file: &Path, real_speed: bool) -> Result<(), Break> {
     let bytes = fs::read(file).map_err(|error| format!("read {}: {error}", file.display()))?;
     let text = String::from_utf8_lossy(&bytes);

@@ -1,4 +1,4 @@
-//! Runs the fake agent: from its arguments and its environment to its exit code.
+//! Runs the fake agent with its arguments and its environment, and returns its exit code.
 
 use super::agent::{Agent, Break};
 use super::args::Args;

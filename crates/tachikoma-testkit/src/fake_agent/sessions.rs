@@ -1,5 +1,4 @@
-//! State of the fake agent between processes: its conversations, how often it was started, and its position
-//! in the scenario.
+//! State that the fake agent stores between processes: its conversations, how often it was started, and its position in the scenario.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -10,10 +9,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::scenario::Usage;
 
-/// The prompts, one object per line.
+/// Name of the file with all prompts, one JSON object per line.
 const PROMPTS_FILE: &str = "prompts.jsonl";
 
-/// Dollars for a million tokens, about those of a medium model.
+/// Prices in dollars of a million tokens, about those of a medium model.
 const INPUT_PRICE: f64 = 3.0;
 const CACHE_WRITE_PRICE: f64 = 3.75;
 const CACHE_READ_PRICE: f64 = 0.3;
@@ -25,10 +24,10 @@ pub(super) struct Session {
     pub id: String,
     pub tool_results: u64,
     pub prompts: u64,
-    /// Over all of its processes, as the real agent reports it.
+    /// Tokens of all processes of the conversation, as the real agent reports them.
     pub total: Usage,
     pub cost_usd: f64,
-    /// Of the last message.
+    /// Tokens of the last message.
     pub context: Usage,
 }
 
@@ -78,7 +77,7 @@ pub(super) fn microusd(usd: f64) -> u64 {
     (usd * 1e6).round() as u64
 }
 
-/// The directory of the state. Without one, no state is kept.
+/// Directory of the stored state; `None` if no state is stored.
 #[derive(Debug)]
 pub(super) struct State(Option<PathBuf>);
 
@@ -92,7 +91,7 @@ impl State {
         Ok(Self(dir.map(Path::to_path_buf)))
     }
 
-    /// Increments a counter and returns its old value; 0 if no state is kept.
+    /// Increments a stored counter and returns its old value; `None` if no state is stored.
     pub(super) fn count(&self, name: &str) -> Result<Option<usize>, String> {
         let Some(dir) = &self.0 else { return Ok(None) };
         let path = dir.join(name);
@@ -104,7 +103,7 @@ impl State {
             .truncate(false)
             .open(&path)
             .map_err(failed)?;
-        // Two agents may play one scenario.
+        // The file is locked, because two agents may play one scenario.
         flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(failed)?;
@@ -124,13 +123,13 @@ impl State {
         };
         let failed = |error: std::io::Error| format!("write {}: {error}", path.display());
         let text = serde_json::to_string(session).map_err(|error| error.to_string())?;
-        // Renamed into place: a runner may kill the agent at any time.
+        // The file is replaced atomically, because a runner may kill the agent at any time.
         let new = path.with_extension("new");
         fs::write(&new, text).map_err(failed)?;
         fs::rename(&new, &path).map_err(failed)
     }
 
-    /// Records a prompt for the test.
+    /// Appends a prompt to the file that tests read.
     pub(super) fn note_prompt(&self, session: &str, prompt: &str) -> Result<(), String> {
         let Some(dir) = &self.0 else { return Ok(()) };
         let line = serde_json::json!({"session": session, "prompt": prompt});
@@ -142,7 +141,7 @@ impl State {
             .map_err(|error| format!("write {PROMPTS_FILE}: {error}"))
     }
 
-    /// A name with a slash is not a session id.
+    /// Returns the file of a session; `None` if the id contains a slash.
     fn session_file(&self, id: &str) -> Option<PathBuf> {
         let dir = self.0.as_ref()?;
         (!id.contains('/')).then(|| dir.join("sessions").join(format!("{id}.json")))

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::WhileSilent;
 
-/// Starts it in a thread that ends with the process.
+/// Starts the activity in a thread that ends with the process.
 pub(super) fn begin(doing: WhileSilent) -> Result<(), String> {
     match doing {
         WhileSilent::Compute => {

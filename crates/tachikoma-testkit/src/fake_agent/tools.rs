@@ -1,5 +1,5 @@
-//! The tools of the fake agent. `Bash` and `Write` have their effect, so that a work tree changes; all others answer as
-//! the scenario says.
+//! The tools of the fake agent. `Bash` and `Write` have real effects, so that the work tree changes. All other tools answer as the
+//! scenario says.
 
 use std::fs;
 use std::io::{self, Read as _, Seek as _};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::scenario::ToolCall;
 
-/// The result of a tool.
+/// Result of a tool call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub text: String,
@@ -35,14 +35,14 @@ impl Outcome {
     }
 }
 
-/// A running command of `Bash`. It has its own process group, which is killed when it is dropped.
+/// A running command of the tool `Bash`. It has its own process group, which is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
     output: fs::File,
 }
 
-/// Starts a tool, or runs it at once if it takes no time.
+/// Starts a tool call. Tools without a duration return their result at once.
 pub(super) fn start(tool: &ToolCall) -> Result<Running, Outcome> {
     if let Some(text) = &tool.result {
         let text = text.clone();
@@ -79,7 +79,7 @@ impl Running {
         Ok(Self { child, output })
     }
 
-    /// Returns the result, once it has ended.
+    /// Returns the result of the command; `None` while it is running.
     pub(super) fn outcome(&mut self) -> Option<Outcome> {
         let status = match self.child.try_wait() {
             Ok(status) => status?,
@@ -106,21 +106,20 @@ impl Drop for Running {
     fn drop(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let (Some(pid), Ok(None)) = (pid, self.child.try_wait()) {
-            // Not reaped yet, so the group still exists.
+            // The process is not reaped yet, so the group still exists.
             let _ = kill_process_group(pid, Signal::KILL);
             let _ = self.child.wait();
         }
     }
 }
 
-/// Starts a process that becomes an orphan and runs until it is killed.
+/// Starts an orphan process that runs until it is killed.
 pub(super) fn leave_child(marker: &str, without_env: bool) -> Result<(), String> {
     let mut command = Command::new("sh");
     if without_env {
         command.env_clear().env("PATH", "/usr/bin:/bin");
     }
-    // `tail` follows the device forever and only complains about the missing file: one process, with the
-    // marker in its command line.
+    // `tail` follows the device forever and only reports the missing file. This is one process with the marker in its command line.
     let left = command
         .args(["-c", "setsid tail -q -f /dev/null \"$1\" 2>/dev/null &"])
         .args(["sh", marker])

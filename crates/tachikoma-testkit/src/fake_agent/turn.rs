@@ -1,4 +1,4 @@
-//! One prompt, from its `init` to its result.
+//! Handles one prompt, from its `init` line to its result.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use super::tools::{self, Outcome};
 use crate::model::message;
 use crate::scenario::{Fault, ToolCall, Turn, Usage};
 
-/// How often a running tool is checked.
+/// Interval at which a running tool is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Retries of the real agent, unless `CLAUDE_CODE_MAX_RETRIES` is set.
+/// Number of retries of the real agent, unless `CLAUDE_CODE_MAX_RETRIES` is set.
 const RETRIES_MAX: u64 = 10;
 
 /// State of the current prompt.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The last text of the user, for the rules.
+    /// The last text of the user, which is compared with the rules of the scenario.
     user_text: String,
     usage: Usage,
     num_turns: u64,
     retries: u64,
-    /// The running tool call.
+    /// Id of the running tool call; `None` if there is none.
     tool: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Agent {
         }
     }
 
-    /// Plays turns until one has no tools.
+    /// Plays turns of the scenario until one has no tool calls.
     fn play(&mut self, progress: &mut Progress) -> Result<(), Break> {
         loop {
             let mut turn = self.next_turn(&progress.user_text)?;
@@ -91,7 +91,7 @@ impl Agent {
                 agent::stamp("tool_result")?;
             }
             self.state.save(&self.session)?;
-            // Messages during a tool are part of this turn, as in the real agent.
+            // Messages that arrive during a tool call belong to this turn, as in the real agent.
             let said = self.waiting_prompts();
             progress.user_text = said.join("\n");
         }
@@ -109,7 +109,7 @@ impl Agent {
         Ok(self.scenario.turn_at(position))
     }
 
-    /// Prints the blocks of the turn, and their stream events before them if requested.
+    /// Prints the blocks of a turn, and their stream events before them if partial messages are enabled.
     fn say(&mut self, turn: &Turn, message_id: &str) -> Result<(), Break> {
         let pause = Duration::from_millis(turn.chunk_delay_ms);
         let mut blocks = message::blocks(turn, message_id).into_iter();
@@ -129,7 +129,7 @@ impl Agent {
                 _ => {}
             }
         }
-        // The limits of a subscription come with every response.
+        // Every response reports the limits of the subscription.
         if let Some(info) = events::rate_limit_info(turn) {
             self.print(json!({"type": "rate_limit_event", "rate_limit_info": info}))?;
         }
@@ -171,7 +171,7 @@ impl Agent {
         self.print_result(line)
     }
 
-    /// Ends a turn because the budget is spent; its tool calls are not run.
+    /// Ends a turn because the budget is spent. Its tool calls are not run.
     fn out_of_budget(&mut self, progress: &Progress) -> Result<(), Break> {
         let subtype = "error_max_budget_usd";
         let mut line = self
@@ -181,7 +181,7 @@ impl Agent {
         self.print_result(line)
     }
 
-    /// Returns whether the client retries after a fault. If not, the result is printed.
+    /// Returns whether the agent retries after an API failure. If not, prints the result.
     fn survives(
         &mut self,
         fault: &Fault,
@@ -246,7 +246,7 @@ impl Agent {
         Ok(false)
     }
 
-    /// Ends a turn that was interrupted.
+    /// Prints the result of an interrupted turn.
     fn broken_off(&mut self, progress: &Progress) -> Result<(), Break> {
         if let Some(id) = &progress.tool {
             self.print(events::tool_rejected(id))?;

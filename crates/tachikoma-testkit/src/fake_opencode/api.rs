@@ -1,4 +1,4 @@
-//! The fake server's API for conversations.
+//! The API of the fake server for conversations.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use super::conversations::now;
 use super::routes::JSON;
 use crate::model::http::{Raw, send_piece, start_stream};
 
-/// Interval of heartbeats.
+/// Interval of heartbeats in an event stream.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 type Answer = (u16, &'static str, String);
@@ -89,7 +89,7 @@ impl Server {
         Some(answer)
     }
 
-    /// Stores a message of the user, and returns it.
+    /// Stores a prompt and returns its message.
     fn said(&self, session: &str, body: &Value) -> Value {
         let id = match body["messageID"].as_str() {
             Some(id) => id.to_owned(),
@@ -104,7 +104,7 @@ impl Server {
 
     fn prompt(self: &Arc<Self>, session: &str, body: &Value) -> Answer {
         let number = self.prompts.fetch_add(1, Ordering::Relaxed);
-        // A status that is never sent: the connection is closed.
+        // Status 0 is never sent: the connection is closed instead.
         let unanswered = (0, JSON, String::new());
         if number < self.misbehaviour.loses_prompts {
             return unanswered;
@@ -122,7 +122,7 @@ impl Server {
         self.note("prompted", &id);
         if self.conversations.occupy(session) {
             let (server, session) = (Arc::clone(self), session.to_owned());
-            // Ends with its turn, or with the program.
+            // The thread ends with its turn or with the program.
             thread::spawn(move || server.work(&session, &id));
         }
         if number < self.misbehaviour.swallows_answers {
@@ -131,7 +131,7 @@ impl Server {
         (204, JSON, String::new())
     }
 
-    /// Sends events until the client leaves, or misbehaves before.
+    /// Sends events until the client closes the connection, or ends the stream early if that is configured.
     pub(super) fn stream(&self, stream: &mut TcpStream) -> io::Result<()> {
         let events = self.conversations.listen();
         start_stream(stream, &BTreeMap::new())?;
@@ -159,5 +159,5 @@ impl Server {
     }
 }
 
-/// Whether the stream is cut.
+/// How often a stream is ended early.
 const CUTS_MAX: u32 = 3;

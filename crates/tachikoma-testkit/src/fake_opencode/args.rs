@@ -7,7 +7,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Arguments before `serve` come from a wrapper and are ignored.
+    /// Parses the arguments. Arguments before `serve` belong to a wrapper and are ignored.
     pub fn parse(words: &[String]) -> Result<Self, String> {
         let serve = words.iter().position(|word| word == "serve");
         let mut words = words[serve.ok_or("it can only serve")? + 1..].iter();

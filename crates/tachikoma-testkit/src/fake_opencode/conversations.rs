@@ -1,5 +1,4 @@
-//! Conversations of the fake server, as far as a client needs them: messages are kept between servers,
-//! running turns are not.
+//! Conversations of the fake server. Messages are stored between servers, running turns are not.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// An id contains the lowest 36 bits of the time.
+/// Mask of the time in an id: its lowest 36 bits.
 const TIME_MASK: u64 = (1 << 36) - 1;
 
-/// How often a running turn is checked.
+/// Interval at which a running turn is checked.
 pub(super) const TICK: Duration = Duration::from_millis(2);
 
 /// All conversations of the fake server, and the clients that listen to its events.
@@ -29,27 +28,27 @@ pub(super) struct Conversations {
     ahead: AtomicU64,
 }
 
-/// State that is kept between servers.
+/// State that is stored between servers.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Kept {
     /// Messages in the order of their start: `{"info":...,"parts":[...]}`.
     conversations: BTreeMap<String, Vec<Value>>,
     numbers: u64,
-    /// Running turns; a new server has none.
+    /// Running turns by conversation. A new server has none.
     #[serde(skip)]
     busy: BTreeMap<String, Stopping>,
-    /// Turns that were aborted and have not ended yet.
+    /// Conversations with an aborted turn that has not ended yet.
     #[serde(skip)]
     ending: Vec<String>,
-    /// Conversations of sub-agents, with their parents.
+    /// Conversations of sub-agents, each with its parent.
     #[serde(skip)]
     parents: BTreeMap<String, String>,
-    /// Requested permissions.
+    /// Open permission requests.
     #[serde(skip)]
     asked: Vec<Value>,
 }
 
-/// Returns whether a turn is to end.
+/// Whether a running turn has to end.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Stopping {
     #[default]
@@ -61,14 +60,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Milliseconds since the epoch.
+/// Returns the time in milliseconds since 1970.
 pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
 impl Conversations {
-    /// Reads the conversations of an earlier server in this directory, unless they are to be forgotten.
+    /// Reads the conversations of an earlier server from this directory, unless `forgotten` is true.
     pub fn kept_in(state: Option<&PathBuf>, forgotten: bool) -> Self {
         let file = state.map(|state| state.join("conversations.json"));
         let text = file
@@ -118,7 +117,7 @@ impl Conversations {
         lock(&self.kept).conversations.contains_key(id)
     }
 
-    /// Returns all messages.
+    /// Returns all messages of a conversation.
     pub fn messages(&self, id: &str) -> Vec<Value> {
         let kept = lock(&self.kept);
         kept.conversations.get(id).cloned().unwrap_or_default()
@@ -168,7 +167,7 @@ impl Conversations {
         self.tell_idle(id);
     }
 
-    /// The first step of an abort: the server no longer counts the turn as running, although it is.
+    /// First step of an abort: the server no longer reports the turn as running, although it still is.
     pub fn let_go(&self, id: &str) {
         let mut kept = lock(&self.kept);
         kept.busy.remove(id);
@@ -177,7 +176,7 @@ impl Conversations {
         self.tell_idle(id);
     }
 
-    /// The second step of an abort, a while later: the turn has ended.
+    /// Second step of an abort, some time later: the turn has ended.
     pub fn is_over(&self, id: &str) {
         self.tell_idle(id);
         let mut kept = lock(&self.kept);
@@ -196,7 +195,7 @@ impl Conversations {
         if let Some(stopping) = lock(&self.kept).busy.get_mut(id) {
             *stopping = Stopping::Yes;
         }
-        // A turn that ended meanwhile is not stopping.
+        // A turn that has ended meanwhile is neither stopping nor ending.
         while self.is_stopping(id) || self.is_ending(id) {
             thread::park_timeout(TICK);
         }
@@ -234,12 +233,12 @@ impl Conversations {
         lock(&self.listeners).retain(|listener| listener.send(event.clone()).is_ok());
     }
 
-    /// Ends all streams.
+    /// Ends all event streams.
     pub fn hang_up(&self) {
         lock(&self.listeners).clear();
     }
 
-    /// Begins the conversation of a sub-agent, and returns its id.
+    /// Creates the conversation of a sub-agent and returns its id.
     pub fn bear(&self, parent: &str) -> String {
         let id = self.begin();
         let mut kept = lock(&self.kept);
@@ -255,7 +254,7 @@ impl Conversations {
             .collect()
     }
 
-    /// Requests a permission, and returns the id of the request.
+    /// Creates a permission request and returns its id.
     pub fn ask(&self, session: &str) -> String {
         let id = self.id("per");
         let question = json!({
@@ -270,7 +269,7 @@ impl Conversations {
         lock(&self.kept).asked.iter().cloned().collect()
     }
 
-    /// Takes the answer to a permission request; `None` if there is no such request.
+    /// Removes an answered permission request; `None` if it does not exist.
     pub fn replied(&self, id: &str) -> Option<()> {
         let mut kept = lock(&self.kept);
         let at = kept.asked.iter().position(|asked| asked["id"] == *id)?;
@@ -281,7 +280,7 @@ impl Conversations {
     pub fn listen(&self) -> Receiver<String> {
         let (sender, receiver) = channel();
         let hello = json!({"id": self.id("evt"), "type": "server.connected", "properties": {}});
-        // The lock is ours.
+        // Sending cannot fail here, because the receiver still exists.
         let _ = sender.send(hello.to_string());
         lock(&self.listeners).push(sender);
         receiver

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::Misbehaviour;
 
-/// One line of noise.
+/// A line of output that has no meaning.
 const NOISE: &str = "the quick brown fox jumps over the lazy dog and says nothing that matters";
 
 pub(super) fn at_start(misbehaviour: &Misbehaviour) -> Result<(), String> {
@@ -17,7 +17,7 @@ pub(super) fn at_start(misbehaviour: &Misbehaviour) -> Result<(), String> {
         let (mut heard, note) = UnixStream::pair().map_err(failed)?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, note)
             .map_err(failed)?;
-        // Ends with the program.
+        // The thread ends with the program.
         thread::spawn(move || {
             while heard.read_exact(&mut [0]).is_ok() {
                 if let Some(code) = code {
@@ -31,7 +31,7 @@ pub(super) fn at_start(misbehaviour: &Misbehaviour) -> Result<(), String> {
     }
     if misbehaviour.leak_bytes > 0 {
         let mut leak = vec![0_u8; misbehaviour.leak_bytes];
-        // Touched, because untouched pages use no memory.
+        // Each page is written, because untouched pages use no memory.
         leak.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
         std::mem::forget(leak);
     }
@@ -41,7 +41,7 @@ pub(super) fn at_start(misbehaviour: &Misbehaviour) -> Result<(), String> {
 /// Leaves a process running in its own session, and returns its id.
 pub(super) fn leave(marker: &str) -> i32 {
     let child = Command::new("setsid")
-        // One process, which follows a file that never grows and ignores a missing file.
+        // This single process follows a file that never grows and ignores the missing file.
         .args(["tail", "-f", "/dev/null", marker])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// What happens after the answer was sent.
+    /// Performs the effect of a request after its answer was sent.
     fn after(&self, request: &Raw) -> io::Result<()> {
         if request.path == "/global/health"
             && let Some((times, code)) = self.misbehaviour.exit_after_health
@@ -134,7 +134,7 @@ mod tests {
     use super::decoded;
 
     #[test]
-    fn base64_is_read() {
+    fn base64_is_decoded() {
         assert_eq!(decoded("b3BlbmNvZGU6cHc=").as_deref(), Some("opencode:pw"));
         assert_eq!(decoded("Zm9v").as_deref(), Some("foo"));
         assert_eq!(decoded("?"), None);

@@ -1,4 +1,4 @@
-//! One turn of the fake server: some tools, then a text.
+//! One turn of the fake server: some tool calls, then a text.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Server;
 use super::conversations::{TICK, now};
 
-/// How long an aborted turn takes to end. Recordings of the real server have 120 to 740 ms.
+/// How long an aborted turn takes to end. In recordings of the real server it takes 120 to 740 ms.
 const LINGERS: Duration = Duration::from_millis(200);
 
 /// One step of a turn.
@@ -62,14 +62,14 @@ impl Server {
         self.conversations.release(session);
     }
 
-    /// Returns whether an answer sorts after a prompt.
+    /// Returns whether an answer has an id after that of a prompt.
     fn is_answered(&self, session: &str, prompt: &str) -> bool {
         let said = self.conversations.messages(session);
         let mut answers = said.iter().filter(|m| m["info"]["role"] == "assistant");
         answers.any(|m| m["info"]["id"].as_str().is_some_and(|id| id > prompt))
     }
 
-    /// Runs the tool, and returns its output; `None` if the turn was aborted.
+    /// Runs the command of a tool call and returns its output; `None` if the turn was aborted.
     fn run(&self, session: &str, command: Option<&str>) -> Option<String> {
         let mut tool = Command::new("sh");
         tool.args(["-c", command.unwrap_or(":")])
@@ -113,7 +113,7 @@ impl Server {
         }
     }
 
-    /// Replaces the messages by a summary, once, and asks the model to continue.
+    /// Replaces the messages by a summary, once per conversation, and continues.
     fn compact(&self, session: &str) {
         let known = self.conversations.messages(session);
         if known.iter().any(|m| m["info"]["summary"] == true) {
@@ -150,7 +150,7 @@ impl Server {
         self.conversations.tell("session.compacted", &compacted);
     }
 
-    /// Begins an answer to the last message.
+    /// Starts an answer to the last message.
     fn step(&self, session: &str, prompt: &str) -> Step {
         let said = self.conversations.messages(session);
         let last = said.iter().rfind(|m| m["info"]["role"] == "user");
@@ -212,9 +212,9 @@ impl Server {
         self.put(step, &json!({"finish": reason, "time": time}));
     }
 
-    /// Ends a turn like the real server: it sends an event at once, and another when the tool has ended.
+    /// Ends an aborted turn like the real server: sends an event at once, and another one when the tool has ended.
     fn aborted(&self, step: &Step, call: &str) {
-        // Before the event, because a client may check the records at once.
+        // This is recorded before the event, because a client may check the record at once.
         self.note("aborted", &step.prompt);
         let error = json!({"name": "MessageAbortedError", "data": {"message": "Aborted"}});
         let told = json!({"sessionID": step.session, "error": error});
@@ -230,7 +230,7 @@ impl Server {
         self.conversations.is_over(&step.session);
     }
 
-    /// Records the result of a prompt for the test.
+    /// Appends the result of a prompt to the file that tests read.
     pub(super) fn note(&self, what: &str, prompt: &str) {
         let Some(state) = &self.state else { return };
         let file = OpenOptions::new()

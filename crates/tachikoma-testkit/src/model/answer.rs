@@ -1,4 +1,4 @@
-//! Sends one turn to the client, or fails in the way of the turn.
+//! Sends the answer of one turn to the client, or fails as the turn says.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use super::stop::Stop;
 use super::{completions, message};
 use crate::scenario::{Fault, Turn, Usage};
 
-/// What the log contains about a turn: a word, and the tokens that the client gets.
+/// Returns what the log contains about a turn: a word for the answer, and the tokens that the client gets.
 pub(super) fn account(turn: &Turn) -> (String, Option<Usage>) {
     let started = |after: usize| (after > 0).then_some(turn.usage);
     match &turn.fault {
@@ -33,7 +33,7 @@ pub(super) fn account(turn: &Turn) -> (String, Option<Usage>) {
     }
 }
 
-/// The rest of an incomplete stream.
+/// What follows after the sent part of an incomplete stream.
 enum Rest<'a> {
     Silence,
     Pings(Duration),
@@ -41,7 +41,7 @@ enum Rest<'a> {
     Error(&'a str),
 }
 
-/// Sends the answer. An error means that the client left.
+/// Sends the answer. An error means that the client has closed the connection.
 pub(super) fn answer(
     stream: &mut TcpStream,
     request: &Request,
@@ -76,7 +76,7 @@ pub(super) fn answer(
             return Ok(());
         }
         Some(Fault::Reset) => {
-            // Closing without lingering resets the connection.
+            // Closing the socket without lingering resets the connection.
             set_socket_linger(&*stream, Some(Duration::ZERO))?;
             return Ok(());
         }
@@ -93,7 +93,7 @@ pub(super) fn answer(
         Some(Fault::Cut { after }) => partial(*after, Rest::Cut),
         Some(Fault::ErrorEvent { after, error }) => partial(*after, Rest::Error(error)),
         Some(Fault::Pings { after, every_ms }) => {
-            // Without a pause this would keep a core busy.
+            // Without a minimum pause this would use a whole CPU core.
             let every = Duration::from_millis((*every_ms).max(1));
             partial(*after, Rest::Pings(every))
         }

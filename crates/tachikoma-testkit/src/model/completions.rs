@@ -1,14 +1,14 @@
-//! A turn as OpenAI chat completions, which OpenCode and many others use: whole, or streamed.
+//! Converts a turn to OpenAI chat completions, which OpenCode and many other clients use, as one message or as a stream.
 
 use serde_json::{Value, json};
 
 use super::message::{StreamEvent, input, pieces, tool_id};
 use crate::scenario::{Turn, Usage};
 
-/// The name of the events between which a slow model pauses.
+/// Name of the events between which a slow model pauses.
 const DELTA: &str = "content_block_delta";
 
-/// The tokens in the format of the API.
+/// Returns the token counts in the format of the API.
 fn usage(usage: &Usage) -> Value {
     let prompt = usage.input + usage.cache_read + usage.cache_creation;
     json!({
@@ -40,7 +40,7 @@ fn calls(turn: &Turn, id: &str) -> Vec<Value> {
     calls.collect()
 }
 
-/// The whole answer.
+/// Returns the answer as one message.
 pub(super) fn message(turn: &Turn, id: &str, model: &str) -> Value {
     let mut message = json!({"role": "assistant", "content": turn.text});
     if !turn.tools.is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn message(turn: &Turn, id: &str, model: &str) -> Value {
     })
 }
 
-/// The answer as a stream. The last piece has the tokens.
+/// Returns the answer as a stream. The last event has the token counts.
 pub(super) fn events(turn: &Turn, id: &str, model: &str) -> Vec<StreamEvent> {
     let chunk = |delta: Value, finish: Value| {
         json!({
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_adds_up_to_its_message() {
+    fn chat_completion_stream_has_the_content_of_the_message() {
         let turn = Turn::text("grüße, Welt")
             .and_tool("Bash", json!({"command": "echo ü"}))
             .in_pieces(2, 0)

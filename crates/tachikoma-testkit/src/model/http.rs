@@ -1,32 +1,32 @@
-//! The HTTP that the scripted model needs: one request per connection, bounded.
+//! A minimal HTTP server for the scripted model: one request per connection, with size limits.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Real requests have a few KiB of headers.
+/// Maximum size of the headers in bytes. Real requests have a few KiB.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// A full window of a million tokens is about 4 MiB of text, more with what JSON adds.
+/// Maximum size of a body in bytes. A full window of a million tokens is about 4 MiB of text, plus JSON.
 const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// A local client sends at once; one that does not is gone.
+/// Timeout for a request. A local client sends its request at once.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A raw request.
+/// A received HTTP request.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub method: String,
-    /// Without the query.
+    /// Path of the request, without the query.
     pub path: String,
-    /// The query.
+    /// Query of the request.
     pub query: String,
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
 
-/// Reads one request. `None` if nothing was sent.
+/// Reads one request. `None` if the client sent nothing.
 pub(crate) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -109,7 +109,7 @@ pub(crate) fn respond(
     stream.write_all(body)
 }
 
-/// Starts a stream of events.
+/// Sends the headers of an event stream.
 pub(crate) fn start_stream(
     stream: &mut TcpStream,
     headers: &BTreeMap<String, String>,
@@ -119,7 +119,7 @@ pub(crate) fn start_stream(
     stream.write_all(head.as_bytes())
 }
 
-/// Sends a piece of the stream; an empty piece ends it.
+/// Sends a chunk of a stream. An empty chunk ends it.
 pub(crate) fn send_piece(stream: &mut TcpStream, piece: &str) -> io::Result<()> {
     let framed = format!("{:x}\r\n{piece}\r\n", piece.len());
     stream.write_all(framed.as_bytes())

@@ -1,4 +1,4 @@
-//! A turn in the format of the Messages API: as one message, or as stream events.
+//! Converts a turn to the Messages API: to one message, or to stream events.
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub(crate) fn tool_id(message_id: &str, index: usize) -> String {
     format!("toolu_{message}_{index}")
 }
 
-/// A tool call without arguments has an empty object.
+/// Returns the arguments of a tool call; an empty object if there are none.
 pub(super) fn input(tool: &ToolCall) -> Value {
     if tool.input.is_null() {
         json!({})
@@ -42,7 +42,7 @@ pub(super) fn input(tool: &ToolCall) -> Value {
     }
 }
 
-/// The tokens in the format of the API.
+/// Returns the token counts in the format of the API.
 pub(crate) fn usage(usage: &Usage, output: u64) -> Value {
     json!({
         "input_tokens": usage.input,
@@ -52,7 +52,7 @@ pub(crate) fn usage(usage: &Usage, output: u64) -> Value {
     })
 }
 
-/// The whole message.
+/// Returns the answer as one message.
 pub(super) fn message(turn: &Turn, id: &str, model: &str) -> Value {
     json!({
         "id": id, "type": "message", "role": "assistant", "model": model,
@@ -62,7 +62,7 @@ pub(super) fn message(turn: &Turn, id: &str, model: &str) -> Value {
     })
 }
 
-/// Returns the message as a stream. Its first event has one output token, the last but one all of them, as in the real API.
+/// Returns the answer as a stream. The first event has one output token, the last but one all of them, as in the real API.
 pub(crate) fn events(turn: &Turn, id: &str, model: &str) -> Vec<StreamEvent> {
     let mut events = Vec::new();
     let mut push = |name: &'static str, mut data: Value| {
@@ -95,7 +95,7 @@ pub(crate) fn events(turn: &Turn, id: &str, model: &str) -> Vec<StreamEvent> {
     events
 }
 
-/// A block at its start, and the pieces that complete it.
+/// Returns a block as it is at its start, and the deltas that complete it.
 fn opened(mut block: Value, chunk: usize) -> (Value, Vec<Value>) {
     let typed = |delta: &str, field: &str, piece: &str| json!({"type": delta, field: piece});
     match block["type"].as_str() {
@@ -128,7 +128,7 @@ fn take(block: &mut Value, field: &str) -> String {
     text
 }
 
-/// Splits a text into pieces of this many characters; 0 leaves it whole.
+/// Splits a text into pieces of `chunk` characters; 0 means one piece.
 pub(super) fn pieces(text: &str, chunk: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_adds_up_to_its_message() {
+    fn message_stream_has_the_content_of_the_message() {
         let turn = Turn::text("grüße, Welt")
             .thinking("hm hm")
             .and_tool("Bash", json!({"command": "echo ü"}))

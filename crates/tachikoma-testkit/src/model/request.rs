@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::scenario::Usage;
 
-/// The client's request for a summary of its conversation.
+/// Text in the client's request for a summary of its conversation.
 const COMPACTION_MARK: &str = "create a detailed summary of";
 
-/// Text that the client adds to a conversation.
+/// Marks around text that the client, not the user, adds to a conversation.
 const REMINDER: (&str, &str) = ("<system-reminder>", "</system-reminder>");
 
-/// A message of the user during a turn comes in a reminder, at the end of a tool's result.
+/// Marks around a message that the user sent during a turn. It is in a reminder, at the end of a tool's result.
 const FOLDED: (&str, &str) = (
     "The user sent a new message while you were working:\n",
     "\n\nThis is how Claude Code",
@@ -27,9 +27,9 @@ pub enum Kind {
     Main,
     /// A conversation that the `Agent` tool started.
     Subagent,
-    /// A summary of the conversation so far.
+    /// A request to summarize the conversation so far.
     Compaction,
-    /// Without tools: an internal request of the client.
+    /// An internal request of the client, which has no tools.
     Helper,
     /// A token count.
     CountTokens,
@@ -48,30 +48,29 @@ pub enum Dialect {
 /// A request to the model.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The API.
+    /// API of the request.
     pub dialect: Dialect,
-    /// The kind.
+    /// Kind of the request.
     pub kind: Kind,
-    /// The model.
+    /// Name of the model.
     pub model: String,
-    /// Whether the answer is to be streamed.
+    /// Whether the client requested a stream.
     pub stream: bool,
-    /// Messages of the conversation.
+    /// Number of messages in the conversation.
     pub messages: usize,
-    /// Messages of the user that are not results of tools.
+    /// Number of messages of the user that are not tool results.
     pub prompts: usize,
-    /// Results of tools in the conversation.
+    /// Number of tool results in the conversation.
     pub tool_results: u64,
     /// The first text of the user.
     pub first_user: String,
-    /// The last text of the user: without reminders and results of tools, but with messages during
-    /// a tool.
+    /// The last text of the user, without reminders and tool results, but with messages sent during a tool call.
     pub last_user: String,
-    /// The client's session id, if it sends one.
+    /// Session id that the client sent; `None` if it sent none.
     pub session: Option<String>,
     /// Headers with lower-case names.
     pub headers: BTreeMap<String, String>,
-    /// The whole body.
+    /// Body of the request as JSON.
     pub body: Value,
 }
 
@@ -162,7 +161,7 @@ fn said(message: &Value) -> String {
     said.join("\n")
 }
 
-/// Splits a text into text of the user, messages during a tool, and reminders, which are dropped.
+/// Splits a text into text of the user, messages sent during a tool call, and reminders, which are dropped.
 fn hear(text: &str, is_users: bool, said: &mut Vec<String>) {
     let mut own = String::new();
     let mut rest = text;
@@ -187,7 +186,7 @@ fn between<'a>(text: &'a str, (open, close): (&str, &str)) -> Option<(&'a str, &
 }
 
 fn tool_results(message: &Value) -> u64 {
-    // Chat completions have one message for each.
+    // In chat completions, each tool result is one message.
     if message["role"] == "tool" {
         return 1;
     }
@@ -199,28 +198,28 @@ fn tool_results(message: &Value) -> u64 {
     results.count() as u64
 }
 
-/// A line of the log: a request, and its answer.
+/// A line of the log: a request and its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
-    /// Milliseconds since the model was started.
+    /// Time of the request in milliseconds since the start of the model.
     pub at_ms: u64,
-    /// The kind.
+    /// Kind of the request.
     pub kind: Kind,
-    /// The model.
+    /// Name of the model.
     pub model: String,
-    /// The client's session id.
+    /// Session id that the client sent; `None` if it sent none.
     pub session: Option<String>,
-    /// Whether the answer was to be streamed.
+    /// Whether the client requested a stream.
     pub stream: bool,
-    /// Messages of the conversation.
+    /// Number of messages in the conversation.
     pub messages: usize,
-    /// Messages of the user that are not results of tools.
+    /// Number of messages of the user that are not tool results.
     pub prompts: usize,
-    /// Results of tools in the conversation.
+    /// Number of tool results in the conversation.
     pub tool_results: u64,
-    /// The end of the last text of the user.
+    /// End of the last text of the user.
     pub last_user: String,
-    /// `message`, `status 429`, `no_answer`, ...
+    /// Kind of the answer: `message`, `status 429`, `no_answer`, ...
     pub answer: String,
     /// The tokens of the answer; `None` if it does not contain them.
     pub usage: Option<Usage>,
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_client_sends_the_kind_of_its_request() {
+    fn a_header_of_newer_clients_shows_the_kind_of_a_request() {
         let headers = [("x-claude-code-agent-id".to_owned(), "a1".to_owned())];
         let body = json!({"tools": [{}], "messages": [{"role": "user", "content": "anything"}]});
         let request = Request::new(false, headers.into(), body, &[]);
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_is_counted() {
+    fn messages_prompts_and_tool_results_are_counted() {
         let body = json!({
             "model": "m", "stream": true, "tools": [{}],
             "metadata": {"user_id": "user_1_account__session_0b5e0bd2-6b7f-4d0e-9a52-1a2b3c4d5e6f"},

@@ -1,4 +1,4 @@
-//! The fake agent without misbehavior: as `claude -p` with JSON lines on both sides.
+//! The fake agent without misbehavior, used like `claude -p` with JSON lines as input and output.
 
 use serde_json::{Value, json};
 use tachikoma_testkit::{Scenario, ToolCall, Turn, Usage};
@@ -83,7 +83,7 @@ fn partial_messages_are_events_of_the_api() {
                     content_block_delta assistant content_block_stop message_delta message_stop \
                     result/success";
     let kinds = talk.end(SOON).kinds();
-    // The real agent prints the block just before or just after its end too.
+    // The real agent prints the block just before or just after its end, so the order is normalized.
     let kinds = kinds.replace(
         "content_block_stop assistant",
         "assistant content_block_stop",
@@ -131,7 +131,7 @@ fn a_message_during_a_tool_belongs_to_the_turn() {
     talk.prompt("go");
     crate::support::await_file(&stage, "started");
     talk.prompt("please wrap up");
-    // Answered in order: after this answer the prompt was read.
+    // Requests are answered in order, so after this answer the prompt was read.
     talk.control("get_context_usage");
     talk.await_lines("control_response", 1, SOON);
     stage.scratch.write("go", "");
@@ -182,7 +182,7 @@ fn a_session_continues_in_another_process() {
     let second = talk.end(SOON);
     assert_eq!(second.results()[0]["session_id"], id);
     let known = &second.lines[0]["response"]["response"]["totalTokens"];
-    assert_eq!(known, 21_003, "what the first process left");
+    assert_eq!(known, 21_003, "the file that the first process wrote");
     assert_eq!(
         context(&second.lines),
         21_004,
@@ -253,7 +253,7 @@ fn a_transcript_is_replayed_prompt_by_prompt() {
     let mut talk = stage.replaying(file.clone(), &FORM_C);
     talk.prompt("one");
     talk.await_lines("result", 1, SOON);
-    assert_eq!(talk.lines().len(), 2, "the rest waits for its prompt");
+    assert_eq!(talk.lines().len(), 2, "the rest waits for the next prompt");
     talk.prompt("two");
     let ended = talk.end(SOON);
     let expected = transcript.replace("{\"type\":\"control_response\"}\n", "");

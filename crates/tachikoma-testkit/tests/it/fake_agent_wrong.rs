@@ -6,7 +6,7 @@ use tachikoma_testkit::{Scenario, Turn, await_until, processes_with, unique};
 
 use crate::support::{SOON, Stage, await_file};
 
-/// Requests and answers after which a signal has surely arrived.
+/// Number of requests and answers after which a signal has surely arrived.
 const ROUND_TRIPS: usize = 20;
 
 fn stage(turns: impl IntoIterator<Item = Turn>, always: Misbehaviour) -> Stage {
@@ -56,7 +56,7 @@ fn ignored_signals_do_not_end_the_agent() {
     talk.control("interrupt");
     talk.signal(Signal::INT);
     talk.signal(Signal::TERM);
-    // Signals take another way than lines, but are not much later.
+    // Signals and lines arrive on different ways, so some requests are answered first.
     for answers in 1..=ROUND_TRIPS {
         talk.control("get_context_usage");
         talk.await_lines("control_response", answers, SOON);
@@ -81,7 +81,7 @@ fn agent_hangs_after_the_configured_line() {
         let mut talk = stage.start(&[]);
         talk.prompt("go");
         await_until("its lines", SOON, || talk.lines().len() == lines);
-        // It still reads, and prints nothing more of its own.
+        // The agent still reads requests, but prints nothing else.
         talk.control("get_context_usage");
         talk.await_lines("control_response", 1, SOON);
         talk.close_input();
@@ -102,7 +102,7 @@ fn an_agent_that_hangs_from_the_start_prints_nothing() {
     let mut talk = stage.start(&[]);
     talk.control("get_context_usage");
     talk.prompt("go");
-    // Read after both, and obeyed.
+    // The interrupt is read after both signals.
     talk.control("interrupt");
     let ended = talk.end(SOON);
     assert_eq!((ended.code, ended.raw.len()), (Some(0), 0));
@@ -190,10 +190,12 @@ fn child_of_the_agent_outlives_the_agent() {
         found.len() == 1
     });
     let pid = found[0];
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it is ours");
+    let environment =
+        std::fs::read(format!("/proc/{pid}/environ")).expect("the test owns this file");
     assert!(!String::from_utf8_lossy(&environment).contains("FAKE_AGENT"));
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("process ids are positive"), Signal::KILL).expect("it is ours");
+    kill_process(pid.expect("process ids are positive"), Signal::KILL)
+        .expect("the test started this process");
     await_until("its end", SOON, || processes_with(&marker).is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! The scripted model, over a socket.
+//! Tests of the scripted model over a socket.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use tachikoma_testkit::{
 
 use crate::support::SOON;
 
-/// A request that was sent.
+/// A client that has sent a request.
 struct Client(TcpStream);
 
 impl Client {
@@ -33,7 +33,7 @@ impl Client {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Reads the response so far, for a connection that stays open.
+    /// Reads the response up to a text, for a connection that stays open.
     fn beginning(&mut self, until: &str) -> String {
         let mut text = String::new();
         while !text.contains(until) {
@@ -95,7 +95,7 @@ fn a_turn_is_streamed_like_the_api() {
 }
 
 #[test]
-fn without_a_stream_the_message_is_complete() {
+fn without_a_stream_the_message_is_sent_at_once() {
     let turn = Turn::bash("ls").saying("looking");
     let model = ScriptedModel::start(Scenario::of([turn]));
     let mut body = conversation("hi", 0);
@@ -274,13 +274,13 @@ fn hanging_connections_end_with_the_model() {
     let model = ScriptedModel::start(scenario);
     let mut clients = Vec::new();
     for number in 1..=4 {
-        // One after the other, so that each has its own turn.
+        // The requests are sent one after the other, so that each gets its own turn.
         clients.push(Client::send(&model, "/v1/messages", &conversation("go", 0)));
         await_until("the request", SOON, || model.asked().len() == number);
     }
     clients[1].beginning("message_start\ndata");
     clients[2].beginning("event: ping\ndata: {\"type\":\"ping\"}\n\n");
-    // A connection without a request must not block the end either.
+    // A connection without a request must not block the shutdown either.
     let idle = TcpStream::connect(model.address()).expect("it listens");
     drop(model);
     let ends: Vec<bool> = clients
@@ -291,7 +291,7 @@ fn hanging_connections_end_with_the_model() {
                 .is_ok_and(|text| text.ends_with("\r\n0\r\n\r\n"))
         })
         .collect();
-    assert_eq!(ends, [false; 4], "none of them came to its proper end");
+    assert_eq!(ends, [false; 4], "no connection got a complete answer");
     drop(idle);
 }
 

@@ -1,11 +1,11 @@
-//! The fake agent in a scratch directory, with its input.
+//! Helpers that run the fake agent in a scratch directory.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tachikoma_testkit::{Ended, Scenario, Scratch, Talk, Tool, fake_agent};
 
-/// Long enough for a busy machine, short enough to notice.
+/// Time limit of waits: long enough for a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) const FORM_C: [&str; 6] = [
@@ -47,7 +47,7 @@ impl Stage {
         Talk::start(&mut self.tool().command(words), &self.scratch)
     }
 
-    /// One prompt on standard input.
+    /// Runs the agent with one prompt on stdin.
     pub(crate) fn run_once(&self, prompt: &str) -> Ended {
         let words = ["-p", "--output-format", "stream-json", "--verbose"];
         let mut talk = Talk::start(&mut self.tool().command(words), &self.scratch);
@@ -56,7 +56,7 @@ impl Stage {
     }
 }
 
-/// Waits for a file that a tool makes.
+/// Waits for a file that a tool creates.
 #[track_caller]
 pub(crate) fn await_file(stage: &Stage, name: &str) {
     let path = stage.scratch.path().join(name);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Prepares a supervisor for the child `run` in a directory.
+/// Returns the command that starts a supervisor for the child `run` in a directory.
 type Start = Box<dyn FnOnce(&Path) -> std::io::Result<Command>>;
 
 /// Returns the available supervisors.
@@ -36,7 +36,7 @@ fn in_path(name: &str) -> Option<PathBuf> {
     places.find(|path| path.is_file())
 }
 
-/// Finds a program, or unpacks its package if it is not installed.
+/// Finds a program, or unpacks its Debian package if it is not installed.
 fn program(name: &str, package: &str, disk: &Path) -> Option<PathBuf> {
     if let Some(installed) = in_path(name) {
         return Some(installed);
@@ -67,7 +67,7 @@ fn quietly(command: &mut Command) -> Option<()> {
     status.ok()?.success().then_some(())
 }
 
-/// runit and daemontools need a directory with `run`; the child stays in the directory of its pipe.
+/// Prepares a service directory for runit or daemontools, which contains `run`. The child runs in the directory of its pipe.
 fn service(program: &Path, dir: &Path) -> std::io::Result<Command> {
     let service = dir.join("service");
     fs::create_dir(&service)?;

@@ -1,4 +1,4 @@
-//! The disk as a file system, through FUSE.
+//! Mounts the simulated disk as a file system with FUSE.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use rustix::mount::UnmountFlags;
 use super::{Content, Copies, Disk, Number};
 use crate::product::text;
 
-/// No caching in the kernel: cached data would survive a cut.
+/// Cache time in the kernel. Cached data would survive a power failure, so nothing is cached.
 const FORGET_AT_ONCE: Duration = Duration::ZERO;
 
-/// Inode numbers are never reused.
+/// Generation of all inodes, because inode numbers are never reused.
 const GENERATION: Generation = Generation(0);
 
-/// Handles are not used: files are known by their number.
+/// Handle of all open files. Files are identified by their number, so handles are not used.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// A mounted disk. Unmounted when dropped.
+/// A mounted disk, which is unmounted when dropped.
 pub struct Mounted {
     disk: Arc<Mutex<Disk>>,
     path: PathBuf,
@@ -53,7 +53,7 @@ impl Mounted {
         locked(&self.disk)
     }
 
-    /// Unmounts it and returns when it is no longer used.
+    /// Unmounts the disk and returns when no process uses it.
     pub fn unmount(mut self) -> Result<(), String> {
         self.detach().map_err(text)
     }
@@ -62,7 +62,7 @@ impl Mounted {
         let Some(session) = self.session.take() else {
             return Ok(());
         };
-        // A process that is just ending may still use it.
+        // A process that is just ending may still use the disk.
         rustix::mount::unmount(&self.path, UnmountFlags::DETACH)?;
         session.join()
     }
@@ -70,7 +70,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Then it stays mounted, and can be inspected.
+        // If this fails, the disk stays mounted and can be inspected.
         let _ = self.detach();
     }
 }

@@ -1,4 +1,4 @@
-//! Forged backups: an agent can write to the directory of backups, too.
+//! Forged backups are rejected. An agent can write files into the backup directory.
 
 use std::io::{Read as _, Write as _};
 
@@ -20,7 +20,7 @@ fn parts(path: &Path) -> Vec<Part> {
     entries.collect()
 }
 
-/// Builds an archive with any content.
+/// Builds a tar archive from any entries.
 fn put_together(path: &Path, parts: &[Part]) {
     let mut file = fs::File::create(path).unwrap();
     for (kind, name, bytes) in parts {
@@ -38,7 +38,7 @@ fn put_together(path: &Path, parts: &[Part]) {
     file.write_all(&[0; 1024]).unwrap();
 }
 
-/// Changes the manifest and updates its checksum.
+/// Changes the manifest of a backup.
 fn change_list(parts: &mut [Part], change: impl FnOnce(&mut Manifest)) {
     let mut manifest: Manifest = serde_json::from_slice(&parts[0].2).unwrap();
     change(&mut manifest);
@@ -78,7 +78,7 @@ fn invalid_entry_names_in_a_backup_are_rejected() {
         assert!(error.contains("does not belong in a backup"), "{error}");
         assert!(
             fs::read_dir(&out).unwrap().next().is_none(),
-            "nothing is made"
+            "no file is created"
         );
         assert!(!place.dir.path().join("out/outside").exists());
         fs::remove_file(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The journal file is damaged in every way while a loop runs, and the repair loses no record.
+//! The journal file is damaged in several ways while a loop runs, and the repair loses no record.
 
 use crate::encryption::Encryption;
 use std::fs;
@@ -65,7 +65,7 @@ impl Bench {
             self.state
         );
         let (_, replayed) = open_journal(&self.dir, &Encryption::plain()).unwrap();
-        assert_eq!(replayed, self.state, "a later runner finds all of it");
+        assert_eq!(replayed, self.state, "the next runner finds all records");
         repaired
     }
 
@@ -92,7 +92,11 @@ fn unchanged_journal_has_no_damage() {
     bench.journal.next_segment(&mut bench.state, now()).unwrap();
     assert_eq!(bench.journal.damage(), None);
     let (journal, _) = open_journal(&bench.dir, &Encryption::plain()).unwrap();
-    assert_eq!(journal.damage(), None, "nor one that was opened");
+    assert_eq!(
+        journal.damage(),
+        None,
+        "a reopened journal has no damage either"
+    );
 }
 
 #[test]
@@ -136,7 +140,7 @@ fn lost_segments_are_reported_and_the_rest_is_used() {
         seqs.push(record.seq.0);
     })
     .unwrap();
-    assert_eq!(seqs, [4, 5], "from the segment that was open");
+    assert_eq!(seqs, [4, 5], "records from the segment that was open");
 }
 
 #[test]
@@ -151,7 +155,11 @@ fn foreign_file_in_place_of_the_journal_moves_to_quarantine() {
     fs::remove_file(bench.path(1)).unwrap();
     fs::create_dir(bench.path(1)).unwrap();
     bench.repair(JournalDamage::Replaced);
-    assert_eq!(bench.quarantined().len(), 2, "never overwritten");
+    assert_eq!(
+        bench.quarantined().len(),
+        2,
+        "the foreign file is not overwritten"
+    );
 }
 
 #[test]
@@ -255,20 +263,20 @@ fn missing_segment_is_damage() {
     assert_eq!(
         read_state(&bench.dir, &Encryption::plain()).unwrap(),
         bench.state,
-        "the oldest that is there is enough"
+        "the oldest existing segment is enough"
     );
 }
 
-/// The check runs at the end of every iteration. `--nocapture` prints how long it takes.
+/// This check runs after every iteration. `--nocapture` prints its duration.
 #[test]
-fn survey_without_changes_takes_microseconds() {
+fn check_of_an_unchanged_journal_takes_microseconds() {
     let bench = Bench::new();
     let look = |_: u32| {
         let start = tachikoma_runtime::clock::monotonic();
         assert_eq!(bench.journal.damage(), None);
         start.elapsed()
     };
-    // The median, because a busy machine makes some runs longer.
+    // The median is used, because a busy machine makes some measurements longer.
     let mut looks: Vec<_> = (0..1_000).map(look).collect();
     looks.sort();
     let median = looks[looks.len() / 2];

@@ -11,7 +11,7 @@ use crate::recover::open_journal;
 
 static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
-/// A journal of three segments, the first two of them closed.
+/// Creates a journal of three segments. The first two are closed.
 fn three(place: &Path) -> (Journal, State) {
     let now = Timestamp::from_millis(5);
     let made = Journal::create(
@@ -98,7 +98,7 @@ fn closed_segments_are_compressed_and_the_journal_continues() {
 #[test]
 fn compression_is_crash_safe_and_resumes() {
     let temp = "journal-0001.jsonl.zst.018f2f6e-0000-7000-8000-000000000000.tmp";
-    // A crash leaves half a temporary file, or both files with a complete or an incomplete compressed file.
+    // A crash leaves an incomplete temporary file, or both files, of which the compressed one may be incomplete.
     let crashes: [fn(&Path, &[u8], &str); 4] = [
         |dir, bytes, temp| fs::write(dir.join(temp), &bytes[..bytes.len() / 2]).unwrap(),
         |dir, bytes, temp| fs::write(dir.join(temp), bytes).unwrap(),
@@ -120,7 +120,7 @@ fn compression_is_crash_safe_and_resumes() {
         drop(journal);
         let (journal, _) = open_journal(&dir, &Encryption::plain()).unwrap();
         journal.closed().compress(&NOT_CANCELED).unwrap();
-        assert_eq!(names(&dir), COMPRESSED, "and nothing is left behind");
+        assert_eq!(names(&dir), COMPRESSED, "no temporary file is left");
         check_whole(&dir, &state);
     }
 }
@@ -130,7 +130,7 @@ fn open_segment_is_never_compressed() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
-    // A runner created the segment and could not write its first record.
+    // A runner created this segment and could not write its first record.
     fs::write(dir.join("journal-0004.jsonl"), "").unwrap();
     journal.closed().compress(&NOT_CANCELED).unwrap();
     let mut expected = COMPRESSED.to_vec();
@@ -172,7 +172,7 @@ fn damage_of_a_compressed_segment_is_described() {
         );
         assert!(
             begun(&dir, &Encryption::plain()).unwrap().is_some(),
-            "it is old, and still there"
+            "the start time of a damaged segment is known"
         );
     }
     let end = "it is closed, and does not end with a complete record";

@@ -1,4 +1,4 @@
-//! Recovery from backups: damage that they cover, and backups of other epochs.
+//! Recovery from backups: damaged records that they contain, and backups of other epochs.
 
 use crate::encryption::Encryption;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +16,7 @@ fn backups(place: &Place) -> Backups {
     }
 }
 
-/// Takes a backup of the loop in its present state.
+/// Takes a backup of the loop in its current state.
 fn back_up(place: &Place) -> PathBuf {
     let found = place.read(Loss::Refuse).unwrap();
     let now = Timestamp::from_millis(5_000);
@@ -25,7 +25,7 @@ fn back_up(place: &Place) -> PathBuf {
     taken.unwrap().path
 }
 
-/// Appends records to the journal.
+/// Appends a record to the journal.
 fn append_record(place: &mut Place, words: &str) {
     let found = place.read(Loss::Refuse).unwrap();
     let taken = found.open(&place.dir(), place.dir.path()).unwrap();
@@ -91,7 +91,7 @@ fn damage_after_the_backup_is_refused_and_a_newer_backup_needs_loss_accepted() {
     let error = place.read(Loss::Refuse).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
 
-    // Only the beginning of the journal is left.
+    // Only the first records of the journal are left.
     let first: String = lines
         .lines()
         .take(4)
@@ -106,7 +106,7 @@ fn damage_after_the_backup_is_refused_and_a_newer_backup_needs_loss_accepted() {
     place.open(Loss::Accept);
 }
 
-/// After a restore, record numbers are used again for other records.
+/// After a restore, the same record numbers are used for other records.
 #[test]
 fn backup_of_another_epoch_is_not_used_for_recovery() {
     let mut place = Place::new();
@@ -115,7 +115,7 @@ fn backup_of_another_epoch_is_not_used_for_recovery() {
     let before = place.state.clone();
     append_record(&mut place, "an epoch that was given up");
     let of_another = back_up(&place);
-    // A restore leaves the old segment as it is and starts the next one.
+    // A restore does not change the old segment and starts the next one.
     std::fs::write(place.journal(), cut).unwrap();
     let mut state = before;
     let now = state.time;
@@ -160,7 +160,7 @@ fn backup_of_another_epoch_is_not_used_for_recovery() {
     place.read(Loss::Refuse).unwrap_err();
 }
 
-/// A backup of a loop with a damaged journal has no journal, and ends at the damage.
+/// A backup that is taken while the journal is damaged contains no journal, and ends at the damage.
 #[test]
 fn backup_without_a_journal_repairs_a_damaged_journal() {
     let place = Place::new();

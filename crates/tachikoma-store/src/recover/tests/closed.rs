@@ -1,4 +1,4 @@
-//! Journals with a closed segment: it is never written again, and a missing next segment is damage.
+//! Journals with a closed segment: it is never changed, and a missing next segment is damage.
 
 use crate::encryption::Encryption;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +7,7 @@ use super::*;
 
 static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
-/// A loop with a closed segment and a second one of some records. Returns the states at the end of each.
+/// Creates a loop with a closed segment and a second one. Returns the states at the end of each.
 fn two_segments() -> (Place, State, State) {
     let place = Place::new();
     let taken = place.read(Loss::Refuse).unwrap();
@@ -61,7 +61,7 @@ fn closed_segment_without_a_next_segment_is_damage() {
 }
 
 #[test]
-fn recovery_uses_a_snapshot_newer_than_the_last_closed_segment() {
+fn recovery_uses_a_snapshot_that_is_newer_than_the_last_closed_segment() {
     let (place, first, last) = two_segments();
     let before = std::fs::read(closed(&place)).unwrap();
     std::fs::remove_file(second(&place)).unwrap();
@@ -81,7 +81,7 @@ fn recovery_uses_a_snapshot_newer_than_the_last_closed_segment() {
             .seq
             .0,
         last.seq.0 + 2,
-        "a segment was begun and the trouble recorded"
+        "a new segment starts, and the warning is recorded"
     );
 }
 
@@ -136,7 +136,7 @@ fn recovery_keeps_the_beginning_of_a_damaged_closed_segment() {
     let (place, ..) = two_segments();
     std::fs::remove_file(place.snapshot()).unwrap();
     std::fs::remove_file(second(&place)).unwrap();
-    // A valid zstd frame that contains a damaged record.
+    // The damaged record is inside a valid zstd frame.
     let mut text = String::new();
     std::io::Read::read_to_string(
         &mut compressed::open(&closed(&place), &Encryption::plain())
@@ -153,7 +153,11 @@ fn recovery_keeps_the_beginning_of_a_damaged_closed_segment() {
 
     place.read(Loss::Refuse).unwrap_err();
     let state = place.open(Loss::Accept);
-    assert_eq!(state.seq, Seq(7), "five, a new segment, and what was lost");
+    assert_eq!(
+        state.seq,
+        Seq(7),
+        "five records, a new segment, and the lost records"
+    );
     assert!(!closed(&place).exists());
     assert_eq!(
         std::fs::read_to_string(place.journal()).unwrap(),

@@ -12,7 +12,7 @@ fn check_noticed(place: &Place, what: &str) {
     if let Ok(found) = place.read(Loss::Refuse) {
         assert!(
             !found.troubles.is_empty() || found.state == place.state,
-            "{what}: read as if it were whole"
+            "{what}: the damage was not detected"
         );
     }
 }
@@ -25,7 +25,7 @@ fn flipped_bits_are_detected_with_and_without_a_snapshot() {
             std::fs::remove_file(place.snapshot()).unwrap();
         }
         let whole = std::fs::read(place.journal()).unwrap();
-        // A sample, denser in the last line. The soak `flip` goes through every byte.
+        // Only some bytes are flipped, more of them in the last line. The soak test `flip` flips every byte.
         let last_line = whole[..whole.len() - 1]
             .iter()
             .rposition(|byte| *byte == b'\n');
@@ -70,7 +70,7 @@ fn changed_last_line_end_is_damage() {
         );
         journal::read_records(&place.dir(), &Encryption::plain(), Seq(0), drop).unwrap_err();
     }
-    // The snapshot has the damaged record, so nothing is lost.
+    // The snapshot contains the damaged record, so nothing is lost.
     place.save(&place.state);
     let state = place.open(Loss::Refuse);
     assert_eq!(state.stats, place.state.stats);
@@ -123,7 +123,7 @@ fn segment_that_repeats_record_numbers_is_damage() {
     let place = Place::new();
     std::fs::remove_file(place.snapshot()).unwrap();
     let text = std::fs::read_to_string(place.journal()).unwrap();
-    // Its first record does not have the full state, so that the segment before it is needed.
+    // The first record of this segment does not have the full state, so the segment before it is needed.
     let third: String = text.split_inclusive('\n').skip(2).take(1).collect();
     std::fs::write(place.dir().join("journal-0002.jsonl"), third).unwrap();
     let found = place.read(Loss::Refuse);
@@ -197,7 +197,7 @@ fn warning_says_that_the_journal_is_complete_only_if_it_is() {
 }
 
 #[test]
-fn tolerated_damage_is_left_behind_by_a_new_segment() {
+fn new_segment_after_tolerated_damage_has_the_full_state() {
     let place = Place::new();
     place.damage(3);
     let state = place.open(Loss::Refuse);
@@ -218,7 +218,7 @@ fn snapshot_of_another_loop_archives_that_loop() {
     assert!(!place.snapshot().exists());
     assert_eq!(std::fs::read(its_dir.join(ARCHIVED)).unwrap(), bytes);
 
-    // The other loop is archived already, with another snapshot.
+    // The other loop is already archived with another snapshot.
     std::fs::write(its_dir.join(ARCHIVED), "").unwrap();
     std::fs::write(place.snapshot(), &bytes).unwrap();
     archive(
