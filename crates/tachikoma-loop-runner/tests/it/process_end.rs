@@ -200,7 +200,7 @@ fn with_lock() -> (Rig, std::fs::File) {
     (Rig::with_lock(CONTAINMENTS[1], Some(lock)), other)
 }
 
-// Users of similar programs complained about a second loop that starts while agents of the first still run (complaint 44).
+// This test covers complaint 44 of users of similar programs.
 #[test]
 fn lock_is_held_until_the_guard_has_cleaned_up() {
     run(async {

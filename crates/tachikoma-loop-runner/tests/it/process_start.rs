@@ -94,7 +94,7 @@ fn guard_that_cannot_be_started_is_an_error() {
     }
 }
 
-// Users of similar programs complained about agents that hang because their stdin stays open (complaint 8).
+// This test covers complaint 8 of users of similar programs.
 #[test]
 fn stdin_is_the_prompt_and_then_end_of_file() {
     run(async {
@@ -150,7 +150,7 @@ fn environment_is_inherited_changed_and_marked() {
     });
 }
 
-// Users of similar programs complained about agents that share the terminal or descriptors of the loop (complaint 47).
+// This test covers complaint 47 of users of similar programs.
 #[test]
 fn agent_leads_its_own_session_and_inherits_no_descriptor() {
     run(async {

@@ -61,7 +61,7 @@ fn what(repairs: &[(Repair, String)]) -> Vec<Repair> {
     repairs.iter().map(|(what, _)| *what).collect()
 }
 
-// Users of similar programs complained about agents that delete the files of the loop, for example with `git clean` (complaint 12).
+// This test covers complaint 12 of users of similar programs.
 #[test]
 fn deleted_ralph_directory_is_repaired() {
     let (place, repairs) = check("rm -rf .ralph");
