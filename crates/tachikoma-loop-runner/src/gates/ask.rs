@@ -121,7 +121,7 @@ async fn ask_all(
             order = orders.recv(), if !commands.is_empty() => match order {
                 Some(TaskCommand::Suspend(done)) => suspend(&commands, done).await,
                 Some(TaskCommand::Resume) => commands.iter().for_each(|tell| drop(tell.try_send(TaskCommand::Resume))),
-                // If the sender of commands was dropped, nothing cancels the scripts, and each ends by itself.
+                // Dropping the senders cancels all scripts.
                 Some(TaskCommand::Cancel) | None => commands.clear(),
             },
             ended = asked.join_next() => match ended {
