@@ -161,7 +161,7 @@ impl Actor {
             features.server.idle();
             features.maintenance.prune_transcripts(context);
         }
-        // There may be no subscriber.
+        // Sending fails if there is no subscriber, which does not matter.
         let _ = self
             .channels
             .notices
@@ -612,7 +612,7 @@ impl Actor {
                 until: Some(end),
             });
         });
-        // There may be no subscriber.
+        // Sending fails if there is no subscriber, which does not matter.
         let _ = self.channels.notices.send(Notice::DiskFull { until: end });
     }
 

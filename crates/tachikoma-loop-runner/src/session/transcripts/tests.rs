@@ -1,4 +1,4 @@
-//! Transcripts in a directory that others may use too.
+//! Tests of transcripts in a directory with files of other programs.
 
 use super::*;
 use crate::store::encryption::Encryption;
