@@ -383,7 +383,7 @@ impl LoopConfig {
         policy
     }
 
-    /// Returns the directory whose `.ralph/` has the journal of a loop: the working directory, or a temporary one.
+    /// Returns the directory that has the journal of a loop in its `.ralph/`: the working directory, or a temporary one.
     #[must_use]
     pub fn store_root(&self, loop_id: LoopId) -> PathBuf {
         if self.settings.state.enabled {

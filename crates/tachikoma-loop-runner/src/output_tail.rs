@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn end_is_kept_and_omitted_bytes_are_counted() {
+    fn output_tail_keeps_the_end_and_counts_omitted_bytes() {
         assert_eq!(tail("").text(), None);
         assert_eq!(tail(" said\n\n").text().as_deref(), Some(" said"));
         let mut tail = tail("");

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unusable_prompts_are_named() {
+    fn errors_name_the_unusable_prompt_file() {
         let dir = tempfile::tempdir().unwrap();
         let write =
             |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();

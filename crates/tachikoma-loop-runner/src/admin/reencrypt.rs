@@ -35,7 +35,7 @@ pub(crate) struct Reencrypted {
     pub salvaged: u64,
     /// Files for which no key is available. They are unchanged.
     pub locked: u64,
-    /// Backups that are damaged, or whose converted name is taken by a different backup. They are unchanged.
+    /// Damaged backups, and backups for which a different file with the converted name exists. They are unchanged.
     pub odd: u64,
 }
 

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_those_of_the_protocol() {
+    fn default_mail_port_depends_on_the_protocol() {
         let port = |url: &str| MailServer::new(url, false).expect("the mail server address is valid").port;
         assert_eq!(port("smtp://host"), 25);
         assert_eq!(port("smtps://host"), 465);

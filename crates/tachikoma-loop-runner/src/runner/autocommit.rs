@@ -28,7 +28,7 @@ use git_worker::{
 
 pub(super) use git_worker::GitReply;
 
-/// Tolerance for the timestamps of a file system, which may lag behind the system clock.
+/// Tolerance for the timestamps of a file system, which may be older than the system time.
 const FILE_CLOCK_LAG: Duration = Duration::from_millis(20);
 
 /// The git operations of one run.

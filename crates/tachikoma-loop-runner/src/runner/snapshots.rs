@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_reboot_is_saved() {
+    fn failed_reboot_is_saved_in_the_snapshot() {
         let failed = LoopEvent::RebootFailed {
             reason: tachikoma_core::RebootReason::Manual,
             iteration: 1,

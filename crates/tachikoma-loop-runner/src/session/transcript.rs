@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_and_directories_too() {
+    fn transcript_files_and_directories_are_private() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("a/b");
         let mut homeless = Transcript::new(directory.clone(), 12, 1, 100);

@@ -177,7 +177,7 @@ fn is_default(key: &str, value: &Value) -> bool {
 }
 
 #[test]
-fn every_event_of_the_newest_format_is_kept_and_loses_nothing() {
+fn every_documented_event_is_read_and_written_without_loss() {
     let path = data(&format!("journal-{FORMAT}/events.jsonl"));
     let mut kept = BTreeSet::new();
     for line in fs::read_to_string(&path).unwrap().lines() {

@@ -46,7 +46,7 @@ async fn eventful(place: &Place) -> (Outcome, Vec<Arc<Record>>) {
 }
 
 #[test]
-fn states_follow_in_order() {
+fn loop_states_change_in_order() {
     let place = Place::new();
     let (outcome, _) = run(eventful(&place));
     assert_eq!(outcome, Outcome::LimitReached { iterations: 3 });

@@ -85,7 +85,7 @@ fn with_runaways(containment: Containment, marker: &str) -> (Embedded, String) {
 }
 
 #[test]
-fn all_processes_end_with_the_runner() {
+fn all_processes_of_the_agent_end_when_the_runner_is_killed() {
     for containment in CONTAINMENTS {
         let marker = format!("end_{}", std::process::id());
         let (mut runner, sleep) = with_runaways(containment, &marker);
@@ -101,7 +101,7 @@ fn all_processes_end_with_the_runner() {
 }
 
 #[test]
-fn all_processes_end_with_the_guard() {
+fn all_processes_of_the_agent_end_when_the_guard_is_killed() {
     let cases = ["guard", "standby", "guard below a stopped standby"];
     for (containment, whom) in CONTAINMENTS
         .iter()

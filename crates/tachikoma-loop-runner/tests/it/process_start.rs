@@ -122,7 +122,7 @@ fn stdin_is_the_prompt_and_then_end_of_file() {
 }
 
 #[test]
-fn environment_is_inherited_changed_and_marked() {
+fn agent_inherits_the_environment_with_changes_and_marker() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[1]);
         let script = format!("echo \"$CHANGED|${{HOME-none}}|${MARKER}|$0|$1\"; echo $PATH; pwd");

@@ -117,7 +117,7 @@ fn prune_keeps_the_last_ten_loops_and_the_current_loop() {
 }
 
 #[test]
-fn purge_deletes_all_forms_of_our_files() {
+fn prune_deletes_compressed_and_partial_files_of_old_loops() {
     let place = Place::new(11);
     for name in ["journal-0002.jsonl.zst", "journal-0003.jsonl", REMAINS] {
         fs::write(place.journal(1).join(name), "x").unwrap();
@@ -134,7 +134,7 @@ fn purge_deletes_all_forms_of_our_files() {
 }
 
 #[test]
-fn a_loop_with_anything_in_it_that_is_not_ours_stays_whole() {
+fn loop_with_foreign_files_is_not_deleted() {
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("precious"), "x").unwrap();
     let strangers: [fn(&Path, &Path); 4] = [
@@ -158,7 +158,7 @@ fn a_loop_with_anything_in_it_that_is_not_ours_stays_whole() {
             assert_eq!(
                 place.whole(12),
                 expected,
-                "the second one goes, the first does not"
+                "loop 2 is deleted, and loop 1 with the foreign file is kept"
             );
             assert!(outside.path().join("precious").exists());
         }
@@ -199,7 +199,7 @@ fn foreign_directories_are_not_counted_as_loops() {
 }
 
 #[test]
-fn links_in_the_place_of_our_directories_lead_nowhere() {
+fn symbolic_links_in_place_of_our_directories_are_not_followed() {
     let elsewhere = Place::new(12);
     let all: Vec<u32> = (1..=12).collect();
     for link in [".ralph", ".ralph/loops"] {
@@ -235,7 +235,7 @@ fn partly_deleted_loop_is_deleted_first() {
 }
 
 #[test]
-fn a_declined_purge_deletes_nothing() {
+fn canceled_prune_deletes_nothing() {
     let place = Place::new(12);
     let canceled = AtomicBool::new(true);
     let (sessions, backups) = (place.sessions(), place.backups());
@@ -251,7 +251,7 @@ fn a_declined_purge_deletes_nothing() {
 }
 
 #[test]
-fn hand_offs_go_with_their_loop_unless_something_else_is_among_them() {
+fn loop_with_foreign_files_among_its_hand_offs_is_not_deleted() {
     let place = Place::new(13);
     for number in [1, 2, 3] {
         checkpoints::keep(

@@ -224,7 +224,7 @@ fn a_snapshot_that_differs_from_its_records_is_damaged() {
 }
 
 #[test]
-fn a_segment_must_begin_with_what_its_records_add_up_to() {
+fn segment_that_starts_with_another_state_is_damaged() {
     let place = Place::new();
     let (mut journal, mut state) = open_journal(&place.path(""), &Encryption::plain()).unwrap();
     state.iteration = 7;
@@ -238,7 +238,7 @@ fn a_segment_must_begin_with_what_its_records_add_up_to() {
 }
 
 #[test]
-fn missing_segments_are_found_and_losses_that_were_written_down_are_not_damage() {
+fn missing_segments_are_damage_and_recorded_losses_are_not() {
     let place = Place::new();
     let first = fs::read(place.path("journal-0001.jsonl.zst")).unwrap();
     fs::remove_file(place.path("journal-0001.jsonl.zst")).unwrap();
@@ -286,7 +286,7 @@ fn an_incomplete_last_line_is_damage_only_in_a_closed_segment() {
 }
 
 #[test]
-fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
+fn verify_checks_archived_loops_and_their_snapshots() {
     let place = Place::new();
     let Premises {
         working_dir,

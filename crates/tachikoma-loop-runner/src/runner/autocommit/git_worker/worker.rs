@@ -368,8 +368,8 @@ impl GitThread {
         };
         git::write_pending_refs(&mut tree.tracker, &planning)
             .map_err(|error| or_canceled(&error))?;
-        // Changes that others made since the last survey do not belong to the loop. If a runner died during a rollback, its changes cannot be told
-        // apart from changes of others.
+        // Changes that others made since the last survey do not belong to the loop. If a runner died during a rollback, its changes
+        // cannot be distinguished from changes of others.
         let owner = if again {
             ChangeOwner::Loop
         } else {
