@@ -89,7 +89,7 @@ fn search(
         let in_cgroup = cgroup.is_some_and(|cgroup| cgroup.has(child));
         let marking = match adoption {
             Adoption::All => Marking::Ours,
-            // The agent ends with its guard, and the marker of an ended process cannot be read. Its process id is still valid, because it was not reaped.
+            // The agent ends with its guard, and the marker of an ended process cannot be read. Its process id is valid until it is reaped.
             Adoption::Marked if in_cgroup || agent == Some(child) => Marking::Ours,
             // A guard becomes a child of this process when its standby is killed. Guards have no marker.
             Adoption::Marked if is_guard(child) => Marking::Ours,
