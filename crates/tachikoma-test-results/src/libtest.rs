@@ -46,7 +46,7 @@ struct Run {
 enum LibtestSection {
     #[default]
     Tests,
-    /// The part with the results of the tests.
+    /// The lists after `failures:` and `successes:`, with quoted output and names of tests.
     Output,
 }
 
