@@ -61,7 +61,7 @@ impl Protected {
             if plain.starts_with('/') {
                 paths.add(glob(pattern, from_top)?);
             } else if plain.contains('/') {
-                // The pattern matches below any directory, because the loop may run below the top of the repository. Protecting too many files is safer.
+                // The pattern matches below any directory, because the loop may run below the top of the repository.
                 paths.add(glob(pattern, &format!("**/{plain}"))?);
             } else {
                 names.add(glob(pattern, plain)?);

@@ -61,7 +61,7 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
     Ok(code)
 }
 
-/// Checks that the directory is empty enough: the demo writes files and creates a repository.
+/// Checks that the directory is empty or does not exist, because the demo writes files and creates a repository.
 fn vacant(dir: &Path) -> Result<(), Failure> {
     let entry = match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next(),
