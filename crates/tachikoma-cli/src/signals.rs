@@ -52,8 +52,8 @@ impl Requests {
         })
     }
 
-    /// Returns the operator's requests. Signals of agents and tools are refused and recorded. A sender that has ended may stop the server, as with a run,
-    /// but may not reload its configuration.
+    /// Returns the operator's requests. Signals of agents and tools are refused and recorded. A sender that has ended may stop the server,
+    /// as with a run, but may not reload its configuration.
     pub fn of(self, handle: SupervisorHandle) -> Receiver<Asked> {
         let (ask, asked) = channel(SLOW_MAX);
         let Self { signals, hangup } = self;

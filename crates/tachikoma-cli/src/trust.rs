@@ -207,7 +207,7 @@ impl Trust {
             }
             Untrusted::Ask => return Err(refused()),
             Untrusted::Refuse => {
-                // A failed reload prints no hint.
+                // The hint of a failed reload is not printed, so the message itself names the next step.
                 let mut refused = refused();
                 refused.what.push_str("\n`tachikoma trust` allows it");
                 return Err(refused);

@@ -235,7 +235,11 @@ mod tests {
         let told = cloud_environment(home.path(), &named).aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("ID"));
         assert_eq!(of(&told, "aws_session_token"), None);
-        assert_eq!(of(&told, "aws_region"), None, "the region comes only from the named file");
+        assert_eq!(
+            of(&told, "aws_region"),
+            None,
+            "the region comes only from the named file"
+        );
         let named = [("AWS_SHARED_CREDENTIALS_FILE", path.to_str().unwrap())];
         let told = cloud_environment(home.path(), &named).aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("C"));

@@ -512,7 +512,10 @@ fn schema_has_defaults_and_reference_describes_every_key() {
     assert_eq!(schema["properties"]["iteration_delay"]["default"], "5s");
     assert_eq!(schema["properties"]["context_threshold"]["maximum"], 100);
     for name in NOT_SETTINGS {
-        assert!(reference().contains(&format!("`{name}`")), "{name} is missing in the reference");
+        assert!(
+            reference().contains(&format!("`{name}`")),
+            "{name} is missing in the reference"
+        );
     }
     assert!(
         !reference().contains("|  |"),

@@ -480,7 +480,11 @@ mod tests {
         );
         assert!(channels.requests.recv().await.is_some());
         tokio::task::yield_now().await;
-        assert_eq!(channels.requests.len(), COMMANDS_MAX, "the waiting caller's request is queued next");
+        assert_eq!(
+            channels.requests.len(),
+            COMMANDS_MAX,
+            "the waiting caller's request is queued next"
+        );
         drop(channels);
         while let Some(answer) = callers.join_next().await {
             assert_eq!(answer.unwrap(), Err(Gone), "no caller is left waiting");

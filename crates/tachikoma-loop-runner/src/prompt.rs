@@ -123,6 +123,10 @@ mod tests {
             "without waiting for a writer"
         );
         assert_eq!(read("gone.md").unwrap_err(), "read prompt [DIR]/gone.md");
-        assert_eq!(read(".").unwrap_err(), "read prompt [DIR]/.", "a directory is not a prompt file");
+        assert_eq!(
+            read(".").unwrap_err(),
+            "read prompt [DIR]/.",
+            "a directory is not a prompt file"
+        );
     }
 }

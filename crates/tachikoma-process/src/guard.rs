@@ -284,7 +284,11 @@ impl Guard {
     }
 
     fn order(&mut self, order: &Order, fds: Vec<OwnedFd>) -> io::Result<()> {
-        debug_assert_eq!(fds.len(), order.fds(), "an order is sent with all of its descriptors");
+        debug_assert_eq!(
+            fds.len(),
+            order.fds(),
+            "an order is sent with all of its descriptors"
+        );
         let bytes = protocol::encode(order)?;
         self.outbox.push_back(Outgoing {
             bytes,

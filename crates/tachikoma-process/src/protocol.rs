@@ -259,7 +259,8 @@ mod tests {
                 1,
                 "a message is one line"
             );
-            let back: OsString = serde_json::from_slice(&line).expect("the encoded message can be decoded");
+            let back: OsString =
+                serde_json::from_slice(&line).expect("the encoded message can be decoded");
             assert_eq!(back, text);
         }
     }

@@ -59,7 +59,10 @@ fn die_with(parent: Pid) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "the function has the same signature on Linux")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the function has the same signature on Linux"
+)]
 fn die_with(_parent: Pid) -> io::Result<()> {
     Ok(())
 }
@@ -158,7 +161,10 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> 
 }
 
 #[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "the function has the same signature on Linux")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the function has the same signature on Linux"
+)]
 pub(super) fn peer_pidfd(_socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }

@@ -190,7 +190,7 @@ impl Screen {
         } else {
             ""
         };
-        // Nothing is shown before the first iteration that this screen has seen.
+        // Before the first iteration that this screen has seen, only the activity is shown.
         if self.iteration == 0 {
             return Some(doing);
         }

@@ -404,7 +404,11 @@ mod tests {
 
     #[test]
     fn default_mail_port_depends_on_the_protocol() {
-        let port = |url: &str| MailServer::new(url, false).expect("the mail server address is valid").port;
+        let port = |url: &str| {
+            MailServer::new(url, false)
+                .expect("the mail server address is valid")
+                .port
+        };
         assert_eq!(port("smtp://host"), 25);
         assert_eq!(port("smtps://host"), 465);
         assert_eq!(port("smtp://host:587"), 587);

@@ -184,6 +184,7 @@ fn line_break_in_a_mail_address_is_rejected() {
         ..notify(NotifyTarget::Email)
     };
     let address = Address::all(&[settings], &BTreeMap::new(), &Proxies::default()).remove(0);
-    let error = format::delivery(&address, &message(HookPoint::Error)).expect_err("an address with a line break is rejected");
+    let error = format::delivery(&address, &message(HookPoint::Error))
+        .expect_err("an address with a line break is rejected");
     assert_eq!(error, "`from` is not a mail address");
 }

@@ -89,7 +89,10 @@ async fn notified_records_are_synced_first() {
         },
     };
     runner.actor.take(input).await.unwrap();
-    assert!(runner.state().question().is_some(), "the loop only waits for the answer to its question");
+    assert!(
+        runner.state().question().is_some(),
+        "the loop only waits for the answer to its question"
+    );
     assert!(
         !runner.actor.features.notifier.is_idle(),
         "a notification is sent"

@@ -450,7 +450,11 @@ mod tests {
                         "limit {bytes_max}, pieces of {size}"
                     );
                 }
-                assert_eq!(names(place.path()), ["000012.1.log"], "the parts were joined and deleted");
+                assert_eq!(
+                    names(place.path()),
+                    ["000012.1.log"],
+                    "the parts were joined and deleted"
+                );
             }
         }
     }

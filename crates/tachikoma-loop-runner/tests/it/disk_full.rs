@@ -140,7 +140,10 @@ fn commands_are_refused_on_a_full_disk_and_the_wait_is_recorded() {
             });
             let seqs: Vec<u64> = place.history().iter().map(|record| record.seq.0).collect();
             let whole: Vec<u64> = (1..=seqs.len() as u64).collect();
-            assert_eq!(seqs, whole, "the journal has no gap after the wait for disk space");
+            assert_eq!(
+                seqs, whole,
+                "the journal has no gap after the wait for disk space"
+            );
         },
     );
 }

@@ -187,7 +187,10 @@ fn every_documented_event_is_read_and_written_without_loss() {
         let new = serde_json::to_value(&event).unwrap();
         assert!(is_within(&old, &new), "{old} became {new}");
         let again: LoopEvent = serde_json::from_value(new).unwrap();
-        assert_eq!(again, event, "omitted members are read back as their default values");
+        assert_eq!(
+            again, event,
+            "omitted members are read back as their default values"
+        );
         kept.insert(old["type"].as_str().unwrap().to_owned());
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/journal-format.md");

@@ -232,7 +232,11 @@ fn killed_guard_fails_the_iteration_and_the_loop_continues() {
                 kill("-KILL", guard);
                 let failed = |event: &LoopEvent| matches!(event, LoopEvent::IterationFailed { .. });
                 watch.until("the iteration fails", failed).await;
-                assert_eq!(running(&sleep), NOBODY, "no leftover process, {containment}");
+                assert_eq!(
+                    running(&sleep),
+                    NOBODY,
+                    "no leftover process, {containment}"
+                );
                 assert!(!is_alive(agent));
                 let second = watch.launched(2).await;
                 assert_ne!(parent(second), guard, "the second agent has a new guard");
@@ -274,7 +278,10 @@ fn deleted_working_directory_is_reported_and_not_created_again() {
         reason.contains(&format!("working directory {}", path.display())),
         "{reason}"
     );
-    assert!(!path.exists(), "the working directory must not be created again");
+    assert!(
+        !path.exists(),
+        "the working directory must not be created again"
+    );
 }
 
 #[test]
@@ -288,7 +295,11 @@ fn unwritable_transcript_is_a_warning() {
     let outcome = run(async {
         let mut runner = open(config).await;
         let outcome = runner.run().await.unwrap();
-        assert_eq!(runner.state().stats.successful, 2, "both iterations succeed without a transcript");
+        assert_eq!(
+            runner.state().stats.successful,
+            2,
+            "both iterations succeed without a transcript"
+        );
         runner.close().await;
         outcome
     });

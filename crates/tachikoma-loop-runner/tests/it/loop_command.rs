@@ -157,7 +157,10 @@ fn stop_interrupts_a_command_agent_at_once() {
         signalled.seq > asked.seq && signalled.seq < ended.seq,
         "it is interrupted because of the stop"
     );
-    assert!(between(asked, signalled).is_zero(), "the agent is interrupted in the same step as the stop");
+    assert!(
+        between(asked, signalled).is_zero(),
+        "the agent is interrupted in the same step as the stop"
+    );
     let rung = |record: &Record| match &record.event {
         LoopEvent::AgentSignaled { signal, .. } => Some(*signal),
         _ => None,
@@ -336,9 +339,16 @@ fn slow_subscriber_does_not_block_the_loop() {
         Err(tokio::sync::broadcast::error::TryRecvError::Lagged(missed)) => missed,
         other => panic!("the subscriber must report missed notices: {other:?}"),
     };
-    assert!(missed > 0, "a slow subscriber gets the number of missed notices");
+    assert!(
+        missed > 0,
+        "a slow subscriber gets the number of missed notices"
+    );
     let whole = place.history();
-    assert_eq!(outcomes(&whole).len(), 300, "the journal has all iterations");
+    assert_eq!(
+        outcomes(&whole).len(),
+        300,
+        "the journal has all iterations"
+    );
 }
 
 #[test]

@@ -162,7 +162,11 @@ fn registered_hooks_run_after_configured_ones_and_get_the_reboot_reason() {
         );
         assert_eq!(said(HookPoint::AfterReboot), [told("z", "z in 2")]);
         let entry = &runner.state().reboots.history[0];
-        assert_eq!(entry.hooks.len(), 4, "the reboot history has the results of all four hooks");
+        assert_eq!(
+            entry.hooks.len(),
+            4,
+            "the reboot history has the results of all four hooks"
+        );
         runner.close().await;
     });
 }
@@ -198,7 +202,11 @@ fn first_failing_hook_cancels_the_reboot() {
                 ("second".to_owned(), Some("no room".to_owned())),
             ]
         );
-        assert_eq!(diary.lock().unwrap().len(), 2, "the third hook and the after-reboot hook did not run");
+        assert_eq!(
+            diary.lock().unwrap().len(),
+            2,
+            "the third hook and the after-reboot hook did not run"
+        );
         let state = runner.state();
         assert_eq!(state.session.number.0, 1, "the old session continues");
         let entry = &state.reboots.history[0];
@@ -208,7 +216,10 @@ fn first_failing_hook_cancels_the_reboot() {
                 error: "the hook `second` failed: no room".to_owned()
             }
         );
-        assert_eq!(entry.iteration, 1, "the history entry has the iteration of the reboot");
+        assert_eq!(
+            entry.iteration, 1,
+            "the history entry has the iteration of the reboot"
+        );
         assert_eq!(state.reboots.failures, 1);
         assert_eq!(state.reboots.last_failure, Some(entry.time));
         runner.close().await;
@@ -254,7 +265,11 @@ fn hook_that_panics_or_times_out_fails_alone() {
         let warnings = history.iter().filter(|record| warned(&record.event));
         assert_eq!(warnings.count(), 3, "one warning for each failed hook");
         let entry = &runner.state().reboots.history[0];
-        assert_eq!(entry.result, RebootResult::Done, "the reboot succeeds although hooks failed");
+        assert_eq!(
+            entry.result,
+            RebootResult::Done,
+            "the reboot succeeds although hooks failed"
+        );
         assert_eq!(runner.state().session.number.0, 2);
         runner.close().await;
     });
@@ -298,7 +313,11 @@ fn hook_can_register_hooks_and_send_commands() {
         let late = self::hook("late", &diary, well);
         let handle = runner.handle();
         let refused = handle.register_hook(HookPoint::BeforeReboot, late, HOOK_TIMEOUT);
-        assert_eq!(refused.await, Err(RegisterError::Gone), "hooks cannot be registered while the loop is not running");
+        assert_eq!(
+            refused.await,
+            Err(RegisterError::Gone),
+            "hooks cannot be registered while the loop is not running"
+        );
         runner.close().await;
     });
 }

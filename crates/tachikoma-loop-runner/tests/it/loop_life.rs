@@ -227,14 +227,23 @@ fn iteration_limit_counts_across_runs() {
         let mut runner = open(limited(5)).await;
         let outcome = runner.run().await.unwrap();
         let again = runner.run().await.unwrap();
-        assert_eq!(again, outcome, "a loop at its iteration limit ends at once again");
+        assert_eq!(
+            again, outcome,
+            "a loop at its iteration limit ends at once again"
+        );
         let state = runner.state().clone();
         runner.close().await;
         (outcome, state)
     });
     assert_eq!(second.0, Outcome::LimitReached { iterations: 5 });
-    assert_eq!(second.1.loop_id, first.1, "the second run continues the same loop");
-    assert_eq!(second.1.stats.iterations, 5, "the limit includes iterations of the first run");
+    assert_eq!(
+        second.1.loop_id, first.1,
+        "the second run continues the same loop"
+    );
+    assert_eq!(
+        second.1.stats.iterations, 5,
+        "the limit includes iterations of the first run"
+    );
     let started: Vec<u32> = place
         .history()
         .iter()
@@ -276,10 +285,14 @@ fn second_runner_is_refused_with_pid_and_start_time() {
         let first = open(place.config("exit 0")).await;
         match LoopRunner::open(place.config("exit 0")).await {
             Err(OpenError::Lock(LockError::Held { holder, .. })) => {
-                let holder = holder.expect("the first runner wrote its process id into the lock file");
+                let holder =
+                    holder.expect("the first runner wrote its process id into the lock file");
                 assert_eq!(holder.pid, std::process::id());
                 assert_eq!(holder.loop_id, first.state().loop_id);
-                assert!(holder.since >= first.state().time, "the lock file has the time when it was locked");
+                assert!(
+                    holder.since >= first.state().time,
+                    "the lock file has the time when it was locked"
+                );
             }
             Err(other) => panic!("refused for another reason: {other}"),
             Ok(_) => panic!("two runners must never share a working directory"),
@@ -346,7 +359,10 @@ fn requests_between_two_runs_are_refused_at_once() {
             assert_eq!(outcome.unwrap(), BY_OPERATOR);
             // The command is refused at once. If it waited for the next run, it would end that run immediately.
             let late = tokio::time::timeout(Duration::from_secs(10), handle.command(stop)).await;
-            match late.expect("the command is answered although the loop is not running").unwrap() {
+            match late
+                .expect("the command is answered although the loop is not running")
+                .unwrap()
+            {
                 tachikoma_core::Answer::Refused { current, .. } => {
                     assert_eq!(current, LoopState::Stopped);
                 }
@@ -356,6 +372,9 @@ fn requests_between_two_runs_are_refused_at_once() {
             }
         }
         runner.close().await;
-        assert!(handle.command(stop).await.is_err(), "commands fail after the runner was closed");
+        assert!(
+            handle.command(stop).await.is_err(),
+            "commands fail after the runner was closed"
+        );
     });
 }

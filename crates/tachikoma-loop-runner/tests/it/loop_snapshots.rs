@@ -43,7 +43,11 @@ fn snapshot_interval_saves_changes_only() {
             &Encryption::plain(),
         );
         let found = found.unwrap().unwrap();
-        assert_eq!(found.state, *runner.state(), "the last state is saved when the loop ends");
+        assert_eq!(
+            found.state,
+            *runner.state(),
+            "the last state is saved when the loop ends"
+        );
         runner.close().await;
     });
 }
@@ -58,7 +62,11 @@ fn snapshot_is_written_at_start_and_end_without_an_interval() {
     run(async {
         let mut runner = open(config(&place, script, "0s")).await;
         to_limit(&mut runner).await;
-        assert_eq!(runner.state().stats.successful, 1, "the agent found the snapshot of the start");
+        assert_eq!(
+            runner.state().stats.successful,
+            1,
+            "the agent found the snapshot of the start"
+        );
         let found = snapshot::read(
             &place.working_dir().join(".ralph/state.json"),
             &Encryption::plain(),

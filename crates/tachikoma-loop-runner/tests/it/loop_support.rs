@@ -176,7 +176,11 @@ impl Watch {
             }
         };
         let came = tokio::time::timeout(PATIENCE, waiting).await;
-        assert!(came.is_ok(), "the agent never printed: {line}; it printed {:?}", self.lines);
+        assert!(
+            came.is_ok(),
+            "the agent never printed: {line}; it printed {:?}",
+            self.lines
+        );
     }
 
     async fn next(&mut self) -> Option<Arc<Record>> {
@@ -191,7 +195,10 @@ impl Watch {
             }
             Ok(Notice::OutputSkipped { .. } | Notice::DiskFull { .. }) => None,
             Err(RecvError::Lagged(missed)) => panic!("the test subscriber missed {missed} notices"),
-            Err(RecvError::Closed) => panic!("the runner was dropped; records so far: {:#?}", self.records),
+            Err(RecvError::Closed) => panic!(
+                "the runner was dropped; records so far: {:#?}",
+                self.records
+            ),
         }
     }
 

@@ -94,9 +94,17 @@ fn port_in_use_is_a_clear_error() {
         })
         .await;
         insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: [ADDRESS] is taken by a server that wants a password, probably another OpenCode: stop that one, or set another `opencode.serve_port`"#);
-        assert_eq!(second.starts().len(), 0, "the second supervisor starts no server");
+        assert_eq!(
+            second.starts().len(),
+            0,
+            "the second supervisor starts no server"
+        );
         second.stop(&other).await;
-        assert_eq!(ready(&handle, 1).await.generation, 1, "the first server was not restarted");
+        assert_eq!(
+            ready(&handle, 1).await.generation,
+            1,
+            "the first server was not restarted"
+        );
         first.stop(&handle).await;
     });
 }

@@ -83,7 +83,11 @@ fn server_stopped_by_a_signal_stays_down_and_is_logged() {
                 log.contains("[tachikoma] OpenCode stopped by user, not restarting\n"),
                 "{log}"
             );
-            assert_eq!(bed.starts().len(), 2, "the server was started again only by the restart command");
+            assert_eq!(
+                bed.starts().len(),
+                2,
+                "the server was started again only by the restart command"
+            );
         });
     }
 }
@@ -176,7 +180,11 @@ fn custom_server_command_gets_port_and_hostname_and_working_directory() {
         let pid = up.pid.unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split(' ').collect();
-        assert_eq!(fields[4], pid.to_string(), "the server leads its own process session");
+        assert_eq!(
+            fields[4],
+            pid.to_string(),
+            "the server leads its own process session"
+        );
         let stdin = std::fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
         assert_eq!(stdin.to_str(), Some("/dev/null"));
         bed.stop(&handle).await;
@@ -231,7 +239,11 @@ fn tools_of_a_server_are_killed_when_the_server_ends() {
             });
             kill("-9", first.pid.unwrap());
             let second = ready(&handle, 2).await;
-            assert_eq!(processes_with(&marker), [0; 0], "the old tool ended before the next server started");
+            assert_eq!(
+                processes_with(&marker),
+                [0; 0],
+                "the old tool ended before the next server started"
+            );
             kill("-9", second.pid.unwrap());
             ready(&handle, 3).await;
             await_until("its tool runs", PATIENCE, || {
@@ -257,7 +269,10 @@ fn requested_stop_disposes_sessions_first() {
         let handle = bed.start().await;
         ready(&handle, 1).await;
         let log = bed.stop(&handle).await;
-        assert!(!log.contains("left running"), "the server ended its tool itself: {log}");
+        assert!(
+            !log.contains("left running"),
+            "the server ended its tool itself: {log}"
+        );
         assert_eq!(processes_with(&marker), [0; 0]);
     });
 }
@@ -326,7 +341,10 @@ fn too_large_server_is_replaced_when_no_session_is_busy() {
         .await;
         // Long enough for several health checks.
         let early = tokio::time::timeout(Duration::from_millis(300), ready(&handle, 2)).await;
-        assert!(early.is_err(), "the server is not replaced while a session is busy");
+        assert!(
+            early.is_err(),
+            "the server is not replaced while a session is busy"
+        );
         std::fs::remove_file(bed.state().join("busy")).unwrap();
         ready(&handle, 2).await;
         let log = bed.stop(&handle).await;

@@ -28,7 +28,11 @@ fn leftover_processes_of_an_agent_are_ended_and_named() {
             rig.go();
             rig.over().await;
             assert_eq!(rig.seen.exit, Some(Exit::Code(0)));
-            assert_eq!(running(&sleep), NOBODY, "leftovers end before the exit is reported");
+            assert_eq!(
+                running(&sleep),
+                NOBODY,
+                "leftovers end before the exit is reported"
+            );
             let named: Vec<_> = rig
                 .seen
                 .leftovers
@@ -54,7 +58,11 @@ fn leftover_that_ignores_the_request_is_killed() {
         until("it runs", || running(&sleep).len() == 1);
         rig.go();
         rig.over().await;
-        assert_eq!(running(&sleep), NOBODY, "a leftover that ignores signals is killed");
+        assert_eq!(
+            running(&sleep),
+            NOBODY,
+            "a leftover that ignores signals is killed"
+        );
         assert!(!rig.seen.leftovers.is_empty());
         rig.guard.finish().await;
     });
@@ -118,7 +126,11 @@ fn all_processes_of_the_agent_end_when_the_guard_is_killed() {
         }
         kill("-KILL", killed);
         assert_eq!(runner.line_with("Lost"), "Lost { survivors: [] }");
-        assert_eq!(running(&sleep), NOBODY, "all processes end before the loss of the guard is reported");
+        assert_eq!(
+            running(&sleep),
+            NOBODY,
+            "all processes end before the loss of the guard is reported"
+        );
         assert!(runner.process.wait().unwrap().success());
         assert_eq!(cgroups_of(&marker), 0, "the cgroup is removed too");
     }

@@ -56,12 +56,19 @@ fn agent_that_ignores_sigint_and_sigterm_is_killed_with_its_children() {
             rig.until("it hears the interrupt", heard(1)).await;
             rig.guard.signal(rig.generation, StopSignal::Terminate);
             rig.until("it hears the request", heard(2)).await;
-            assert_eq!(rig.seen.exit, None, "the agent still runs after both signals");
+            assert_eq!(
+                rig.seen.exit, None,
+                "the agent still runs after both signals"
+            );
             rig.guard.signal(rig.generation, StopSignal::Kill);
             rig.over().await;
             assert_eq!(rig.seen.exit, Some(Exit::Signal(SIGKILL)));
             assert_eq!(running(&sleep), NOBODY, "every descendant is killed too");
-            assert_eq!(rig.seen.leftovers, [], "killed descendants are not reported as leftovers");
+            assert_eq!(
+                rig.seen.leftovers,
+                [],
+                "killed descendants are not reported as leftovers"
+            );
             rig.guard.finish().await;
         });
     }
@@ -151,7 +158,11 @@ fn suspended_agent_continues_on_request() {
             .open(gate)
             .unwrap();
         std::io::Write::write_all(&mut gate, b"go\n").unwrap();
-        assert_eq!(state(pid), Some('T'), "the agent stays suspended until the request to continue");
+        assert_eq!(
+            state(pid),
+            Some('T'),
+            "the agent stays suspended until the request to continue"
+        );
         rig.guard.resume();
         rig.over().await;
         assert_eq!(rig.seen.exit, Some(Exit::Code(3)));

@@ -92,7 +92,10 @@ fn descendants_are_found_in_every_generation() {
     let grandchild = running(&sleep)[0];
     assert!(is_descendant(grandchild, pid));
     assert!(is_descendant(grandchild, own));
-    assert!(is_descendant(own, own), "a process counts as its own descendant");
+    assert!(
+        is_descendant(own, own),
+        "a process counts as its own descendant"
+    );
     assert!(!is_descendant(own, pid));
     assert!(!is_descendant(0, own));
     kill("-KILL", grandchild);

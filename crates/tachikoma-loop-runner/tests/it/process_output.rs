@@ -37,7 +37,10 @@ fn stdout_and_stderr_are_in_the_transcript() {
         let (_, output) = rig.over().await;
         assert_eq!(rig.seen.lines, [("out".to_owned(), 0)]);
         assert_eq!(rig.seen.error_lines, ["err"]);
-        assert_eq!(output.final_text, "out\n", "stderr is not part of the final text");
+        assert_eq!(
+            output.final_text, "out\n",
+            "stderr is not part of the final text"
+        );
         assert_eq!(output.bytes, 8);
         let written = std::fs::read_to_string(output.transcript.path.unwrap()).unwrap();
         assert!(written.contains("out\n") && written.contains("err\n"));
@@ -165,8 +168,15 @@ fn transcript_that_cannot_be_written_does_not_end_the_agent() {
         rig.sh("echo one; echo two; exit 8");
         let (_, output) = rig.over().await;
         assert_eq!(rig.seen.exit, Some(Exit::Code(8)));
-        assert_eq!(rig.seen.lines.len(), 2, "the lines arrive without a transcript");
-        assert!(output.transcript.error.is_some(), "the failure to write the transcript is reported");
+        assert_eq!(
+            rig.seen.lines.len(),
+            2,
+            "the lines arrive without a transcript"
+        );
+        assert!(
+            output.transcript.error.is_some(),
+            "the failure to write the transcript is reported"
+        );
         assert_eq!(output.transcript.path, None);
         rig.guard.finish().await;
     });

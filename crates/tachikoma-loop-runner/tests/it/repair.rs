@@ -39,7 +39,10 @@ fn check(destroy: &str) -> (Place, Vec<(Repair, String)>) {
         let mut runner = open(config.clone()).await;
         let outcome = runner.run().await.unwrap();
         assert_eq!(outcome, Outcome::LimitReached { iterations: 3 });
-        assert!(lock::is_held(&place.working_dir()), "the runner holds the lock");
+        assert!(
+            lock::is_held(&place.working_dir()),
+            "the runner holds the lock"
+        );
         let state = runner.state().clone();
         runner.close().await;
         state
@@ -48,7 +51,11 @@ fn check(destroy: &str) -> (Place, Vec<(Repair, String)>) {
     run(async {
         config.settings.max_iterations = 4;
         let mut runner = open(config).await;
-        assert_eq!(*runner.state(), state, "the state in memory equals the state from the journal");
+        assert_eq!(
+            *runner.state(),
+            state,
+            "the state in memory equals the state from the journal"
+        );
         runner.run().await.unwrap();
         assert_eq!(runner.state().iteration, 4);
         runner.close().await;

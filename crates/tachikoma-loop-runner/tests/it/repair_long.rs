@@ -84,7 +84,11 @@ fn runner_that_lost_its_lock_saves_its_journal_and_no_snapshot() {
         let error = result.unwrap_err();
         assert!(matches!(error, RunError::Lock(_)), "{error}");
         let there = fs::read_to_string(ralph.join("state.json"));
-        assert_eq!(there.unwrap(), "theirs", "the snapshot of the other runner is unchanged");
+        assert_eq!(
+            there.unwrap(),
+            "theirs",
+            "the snapshot of the other runner is unchanged"
+        );
         let mut kept = Vec::new();
         let dir = layout::loop_dir(&place.working_dir(), loop_id);
         journal::read_records(&dir, &Encryption::plain(), Seq(0), |record| {

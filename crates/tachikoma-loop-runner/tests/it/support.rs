@@ -109,7 +109,11 @@ pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let target = tests.parent().and_then(Path::parent).unwrap();
     let path = target.join("examples").join(name);
-    assert!(path.exists(), "{} must have been built by `cargo test`", path.display());
+    assert!(
+        path.exists(),
+        "{} must have been built by `cargo test`",
+        path.display()
+    );
     path
 }
 

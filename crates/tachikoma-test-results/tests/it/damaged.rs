@@ -261,7 +261,10 @@ fn a_million_tests_are_counted_and_bounded() {
             results.tests.len() < 160_000,
             "{format}: the names are bounded"
         );
-        assert!(!results.is_complete(), "{format}: missing tests must be reported");
+        assert!(
+            !results.is_complete(),
+            "{format}: missing tests must be reported"
+        );
         check(&Ok(results));
     }
     let more = peak_bytes().saturating_sub(before);

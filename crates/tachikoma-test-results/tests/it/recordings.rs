@@ -315,7 +315,10 @@ fn file_names_in_test_names_can_be_made_relative_to_a_directory() {
 fn a_junit_report_with_missing_tests_is_reported() {
     let problem = |text: &str| {
         let problems = read(text).problems;
-        assert!(problems.len() <= 1, "missing tests are reported only once: {problems:?}");
+        assert!(
+            problems.len() <= 1,
+            "missing tests are reported only once: {problems:?}"
+        );
         problems.first().map(|problem| problem.text.clone())
     };
     let suite = |attributes: &str, cases: &str| {

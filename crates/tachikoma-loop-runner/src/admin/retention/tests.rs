@@ -109,7 +109,11 @@ fn prune_keeps_the_last_ten_loops_and_the_current_loop() {
     place.prune(2);
     let mut expected = vec![2];
     expected.extend(4..=13);
-    assert_eq!(place.whole(13), expected, "the current loop is kept although it is old");
+    assert_eq!(
+        place.whole(13),
+        expected,
+        "the current loop is kept although it is old"
+    );
 
     let place = Place::new(10);
     place.prune(10);
@@ -220,7 +224,11 @@ fn symbolic_links_in_place_of_our_directories_are_not_followed() {
     fs::rename(place.sessions(), place.dir.path().join("moved")).unwrap();
     symlink(place.dir.path().join("moved"), place.sessions()).unwrap();
     place.prune(12);
-    assert_eq!(place.whole(12), all, "a loop is deleted completely or not at all");
+    assert_eq!(
+        place.whole(12),
+        all,
+        "a loop is deleted completely or not at all"
+    );
 }
 
 #[test]

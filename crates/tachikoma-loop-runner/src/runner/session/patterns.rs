@@ -113,7 +113,10 @@ mod tests {
         assert!(says("(?m)^GIVE UP$", "I tried all of it.\nGIVE UP"));
         assert!(says("(?s)tried.*UP", "I tried all of it.\nGIVE UP"));
         assert!(says("(?m)^GIVE UP$", "GIVE UP"));
-        assert!(!says("BLOCKED", "I am blocked"), "patterns are case-sensitive");
+        assert!(
+            !says("BLOCKED", "I am blocked"),
+            "patterns are case-sensitive"
+        );
         assert!(!says("BLOCKED", ""));
     }
 
