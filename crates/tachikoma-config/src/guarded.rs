@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn digest_follows_the_values_that_need_agreement_and_no_others() {
+    fn digest_changes_only_with_values_that_need_agreement() {
         let text = "max_iterations = 3\n[[hook]]\non = 'error'\ncommand = 'a'\n";
         let one = guarded(text);
         assert_eq!(one.digest(), guarded(&text.replace('3', "4")).digest());

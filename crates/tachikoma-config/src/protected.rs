@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_named() {
+    fn error_names_the_invalid_pattern() {
         let error = Protected::new(&["*.key", "a{b"]).unwrap_err();
         assert_eq!(error.pattern, "a{b");
         assert!(Protected::new(&["/"]).is_err());

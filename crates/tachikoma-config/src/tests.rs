@@ -519,7 +519,7 @@ fn schema_has_defaults_and_reference_describes_every_key() {
     }
     assert!(
         !reference().contains("|  |"),
-        "every key has a type and a meaning"
+        "every key in the reference has a type and a description"
     );
 }
 

@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(
             channels.requests.len(),
             COMMANDS_MAX,
-            "one caller waits itself"
+            "the queue is full and one caller waits"
         );
         assert!(channels.requests.recv().await.is_some());
         tokio::task::yield_now().await;

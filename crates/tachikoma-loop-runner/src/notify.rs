@@ -210,7 +210,7 @@ impl Notifier {
         }
         debug_assert!(
             synced || !self.is_notified_of(std::slice::from_ref(record)),
-            "a message about a record that may be lost"
+            "a record must be synced before a message about it is sent"
         );
         let points = points::points(&record.event, self.tests.as_ref()).into_iter();
         let messages = points.map(|point| Message {

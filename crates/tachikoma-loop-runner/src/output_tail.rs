@@ -118,7 +118,7 @@ mod tests {
         let (before, kept) = text.split_once('\n').unwrap();
         assert_eq!(
             before, "[5906 bytes before]",
-            "one of them half a character"
+            "one omitted byte is the rest of a character"
         );
         assert_eq!(kept, "é".repeat(2047) + ".");
         assert_eq!(kept.len() + 5906, 10_001);

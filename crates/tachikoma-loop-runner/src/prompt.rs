@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(
             read("pipe.md").unwrap_err(),
             "read prompt [DIR]/pipe.md",
-            "without waiting for a writer"
+            "a named pipe is refused without waiting for a writer"
         );
         assert_eq!(read("gone.md").unwrap_err(), "read prompt [DIR]/gone.md");
         assert_eq!(

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn socket_bytes_count_as_network_and_file_bytes_as_files() {
+    fn activity_separates_network_bytes_and_file_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut here, _) = listener.accept().unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn new_connections_count_and_closed_ones_do_not() {
+    fn activity_includes_new_connections_and_not_closed_ones() {
         let sample = |network: &[(u64, u64)], cpu_ticks| Sample {
             time: clock::monotonic(),
             cpu_ticks,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_of_reaped_children_counts() {
+    fn activity_includes_cpu_time_of_reaped_children() {
         let before = Sample::take(children::own_pid()).unwrap();
         let script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
         let mut child = std::process::Command::new("sh")

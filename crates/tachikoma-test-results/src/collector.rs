@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worse_of_two_results_counts_once() {
+    fn worse_of_two_results_with_the_same_name_is_used() {
         let mut into = collector();
         into.add(1, &["a"], Verdict::Failed);
         into.add(2, &["a"], Verdict::Passed);

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suffix_is_not_part_of_a_name() {
+    fn libtest_suffix_is_removed_from_the_test_name() {
         for (name, expected) in [
             ("tests::a", "tests::a"),
             ("tests::a - should panic", "tests::a"),

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn names_end_where_the_result_begins() {
+    fn pytest_test_name_ends_before_the_result() {
         for (line, name, expected) in [
             (
                 "t.py::test_a PASSED        [  6%]",

@@ -239,7 +239,7 @@ mod tests {
     use tachikoma_core::{Generation, LoopId, RebootReason, Seq, SessionNo};
 
     #[test]
-    fn the_line_shows_the_context_the_redline_and_pending_requests() {
+    fn progress_line_shows_the_context_the_redline_and_pending_requests() {
         let mut screen = Screen::new(true);
         let mut note = |event: LoopEvent| {
             screen.note(&Record {

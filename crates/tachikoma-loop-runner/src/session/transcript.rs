@@ -479,7 +479,7 @@ mod tests {
         let found = written(place.path(), 16, &[b"0123456789", b"abcdefghijklmnopqrst"]).unwrap();
         assert_eq!(
             found, "01234567\n[tachikoma: 16 bytes left out here]\nopqrst",
-            "eight at the head, the rest in turns of four"
+            "eight bytes are in the head, the tails have four bytes each"
         );
     }
 

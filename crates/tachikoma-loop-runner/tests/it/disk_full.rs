@@ -106,7 +106,7 @@ fn commands_are_refused_on_a_full_disk_and_the_wait_is_recorded() {
                     assert_eq!(
                         place.history().last(),
                         seen.last().map(|record| &**record),
-                        "nothing is published that is not written"
+                        "records are published only after they are written"
                     );
                     let waiting = handle.status().waiting.unwrap();
                     assert_eq!(waiting.reason, "disk_full");

@@ -56,7 +56,7 @@ fn run_close_and_drop_leave_no_child() {
             let mut watch = Watch::on(&runner);
             let operator = async {
                 watch.said("ready").await;
-                until("four of them", || running(&sleep).len() == 4);
+                until("all four processes run", || running(&sleep).len() == 4);
                 accepted(handle.command(STOP).await.unwrap());
             };
             let (outcome, ()) = tokio::join!(runner.run(), operator);
@@ -75,8 +75,10 @@ fn run_close_and_drop_leave_no_child() {
                 } => guard,
             };
             drop(runner);
-            until("nobody after the drop", || running(&sleep) == NOBODY);
-            until("no dead guard either", || {
+            until("no process runs after the drop", || {
+                running(&sleep) == NOBODY
+            });
+            until("the guard was reaped", || {
                 !Path::new(&format!("/proc/{guard}")).exists()
             });
         });
@@ -202,7 +204,7 @@ fn urgent_stop_sends_the_next_signal_at_once() {
     let (first, last) = (&history[0], &history[history.len() - 1]);
     assert!(
         between(first, last) < Duration::from_secs(9),
-        "no grace was waited for"
+        "the next signal was sent without waiting for the grace period"
     );
 }
 

@@ -61,7 +61,7 @@ fn pause_waits_for_the_iteration_and_pause_now_does_not() {
             assert_eq!(
                 (waiting.reason.as_str(), waiting.until),
                 ("operator", None),
-                "for whom, and until when"
+                "the status says that the loop waits for the operator, without a deadline"
             );
             assert_eq!(tell(&handle, STOP).await, "stopped");
         };
@@ -112,7 +112,7 @@ fn operator_commands_work_during_delay_and_backoff() {
                 assert_eq!(
                     handle.status().waiting,
                     Some(before),
-                    "the wait goes on, and no longer than it would have"
+                    "the wait continues with its old deadline"
                 );
                 assert_eq!(tell(&handle, STOP).await, "stopped");
             };
@@ -155,7 +155,7 @@ fn stop_interrupts_a_command_agent_at_once() {
     let ended = at(|event| matches!(event, LoopEvent::IterationCompleted { .. }));
     assert!(
         signalled.seq > asked.seq && signalled.seq < ended.seq,
-        "it is interrupted because of the stop"
+        "the agent is interrupted after the stop and before the iteration ends"
     );
     assert!(
         between(asked, signalled).is_zero(),
@@ -221,7 +221,7 @@ fn shutdown_ends_the_loop_in_every_state_before_commands() {
     assert_eq!(
         stopped.collect::<Vec<_>>(),
         ["stopped by SIGTERM"; 2],
-        "each with its event and its reason"
+        "both shutdowns are recorded with their reason"
     );
 }
 
@@ -370,7 +370,7 @@ fn dropped_run_leaves_no_process_and_can_be_resumed() {
         let answer = handle.command(STOP).await.unwrap();
         assert!(
             matches!(answer, Answer::Refused { .. }),
-            "no runner runs it: {answer:?}"
+            "commands are refused while the loop is not running: {answer:?}"
         );
         // A second run of the same runner repeats the interrupted iteration after the old agent has ended.
         let again = async {

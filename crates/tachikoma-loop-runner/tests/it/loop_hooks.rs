@@ -308,7 +308,7 @@ fn hook_can_register_hooks_and_send_commands() {
         assert_eq!(
             names,
             [ran("registering"), ran("registering"), ran("another")],
-            "it runs from the next reboot on"
+            "a hook that a hook registers runs from the next reboot on"
         );
         let late = self::hook("late", &diary, well);
         let handle = runner.handle();
@@ -396,7 +396,7 @@ fn stop_cancels_registered_hooks_and_command_hooks() {
             assert_eq!(
                 running(&sleep),
                 NOBODY,
-                "nothing is left when the run is over"
+                "no hook process is left after the run"
             );
             // A new runner does not have the registered before-reboot hook, so the next round reaches the after-reboot hook.
             runner.close().await;
@@ -416,7 +416,7 @@ fn are_stopped(command: &str) -> bool {
 }
 
 #[test]
-fn suspended_time_does_not_count_for_hooks() {
+fn hook_timeout_does_not_include_suspended_time() {
     run(async {
         let place = Place::new();
         let sleep = unique();

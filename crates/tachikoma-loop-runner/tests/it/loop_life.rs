@@ -73,7 +73,7 @@ fn every_subscriber_gets_every_state_change() {
     assert_eq!(
         seen,
         history[1..],
-        "a subscriber of the first hour gets what the journal has"
+        "a subscriber from the start gets all records of the journal"
     );
     let name = |record: &Record| match &record.event {
         LoopEvent::Started { .. } => Some("started"),

@@ -65,7 +65,7 @@ fn own_ancestors_and_other_loops_are_not_killed() {
         .unwrap();
     assert!(
         looked.status.success(),
-        "it did not end itself or its parent"
+        "the process did not kill itself or its parent"
     );
     assert_eq!(looked.stdout, b"");
     assert_eq!(end_leftovers("no_such_loop"), []);
@@ -73,7 +73,7 @@ fn own_ancestors_and_other_loops_are_not_killed() {
     assert_eq!(
         running(&sleep).len(),
         1,
-        "another loop's process is not ours"
+        "the process of another loop is not killed"
     );
     other.kill().unwrap();
     other.wait().unwrap();

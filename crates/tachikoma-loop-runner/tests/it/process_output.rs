@@ -68,7 +68,7 @@ fn output_of_a_grandchild_after_the_exit_is_read() {
         assert_eq!(
             texts,
             ["ready", "early", "late"],
-            "it said so when it was asked to go"
+            "the grandchild wrote the last line after SIGTERM"
         );
         assert!(drained, "both streams have ended");
         rig.guard.finish().await;

@@ -173,7 +173,7 @@ fn agent_leads_its_own_session_and_inherits_no_descriptor() {
         assert_eq!(
             lines[0],
             format!("{pid} {pid} {pid}"),
-            "process, group, session"
+            "the agent leads its process group and its session"
         );
         let mut expected = inherited();
         // Stdin, stdout, stderr, and the descriptor that `ls` uses to list the directory.

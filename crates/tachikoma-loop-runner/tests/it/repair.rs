@@ -336,7 +336,7 @@ fn runner_that_lost_its_lock_ends_and_the_new_runner_continues() {
         assert_eq!(
             fs::read(&journal).unwrap(),
             before,
-            "nothing is written where another runner works"
+            "the journal is not written while another runner has the lock"
         );
         assert!(place.working_dir().join(".ralph/lock").exists());
         runner.close().await;
@@ -380,7 +380,7 @@ fn guard_holds_the_repaired_lock_too() {
         drop(runner);
         assert!(
             lock::is_held(&place.working_dir()),
-            "no second runner while the guard has not cleaned up"
+            "the guard holds the lock until it has cleaned up"
         );
         signal(rustix::process::Signal::CONT);
         // Opening waits until the guard has released the lock.

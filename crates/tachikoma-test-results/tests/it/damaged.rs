@@ -44,7 +44,7 @@ fn below(state: &mut u64, bound: usize) -> usize {
 }
 
 #[test]
-fn a_recording_can_end_at_any_byte() {
+fn truncated_recordings_are_read_and_reported_as_incomplete() {
     for runner in RUNNERS {
         for (name, bytes) in recordings(runner) {
             let whole = results::read(&bytes[..], None);
@@ -73,7 +73,7 @@ fn a_recording_can_end_at_any_byte() {
 }
 
 #[test]
-fn a_recording_can_be_changed_at_any_byte() {
+fn changed_recordings_are_read_without_a_panic() {
     const STUFFING: [&[u8]; 14] = [
         b"\"",
         b"\\",
@@ -132,7 +132,7 @@ fn a_recording_can_be_changed_at_any_byte() {
 }
 
 #[test]
-fn every_format_takes_the_output_of_every_other() {
+fn every_format_reads_output_of_other_formats_without_a_panic() {
     let all = [
         Format::Junit,
         Format::Libtest,

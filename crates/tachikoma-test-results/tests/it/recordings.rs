@@ -112,7 +112,7 @@ fn read(text: &str) -> Results {
 }
 
 #[test]
-fn colors_and_windows_line_ends_change_nothing() {
+fn results_do_not_depend_on_colors_and_line_endings() {
     for runner in RUNNERS {
         for (name, bytes) in recordings(runner) {
             let Ok(plain) = results::read(&bytes[..], None) else {
@@ -146,7 +146,7 @@ fn colors_and_windows_line_ends_change_nothing() {
 }
 
 #[test]
-fn the_text_and_the_report_of_a_runner_agree() {
+fn text_output_and_report_of_a_runner_give_the_same_results() {
     let of = |runner: &str, name: &str| {
         let all = recordings(runner);
         let found = all.iter().find(|(found, _)| found == name).expect(name);
@@ -257,7 +257,7 @@ fn other_documents_are_rejected_with_the_position() {
 }
 
 #[test]
-fn entities_are_not_expanded() {
+fn xml_entities_are_not_expanded() {
     let bomb = r#"<?xml version="1.0"?>
 <!DOCTYPE a [ <!ENTITY a "x"> <!ENTITY b "&a;&a;&a;&a;"> <!ENTITY c SYSTEM "file:///etc/passwd"> ]>
 <testsuite><testcase name="&b;&c; &lt;é&#233;&gt;"/><testcase name="a &lt; b &#x41;"/></testsuite>"#;

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_during_an_answer_counts_if_it_is_the_last() {
+    fn last_reading_of_an_unfinished_answer_is_used() {
         let mut curve = Curve::new(SessionNo(1), 70.0);
         let context = |tokens| Context {
             tokens,
