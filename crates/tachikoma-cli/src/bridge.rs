@@ -1,4 +1,4 @@
-//! The bridge to an OpenCode server: another role of this program, which the runner starts as an agent.
+//! The bridge to an OpenCode server. The runner starts this program in the role of the bridge as an agent.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::runtime::runtime;
 
-/// Arguments of the bridge.
+/// Command-line arguments of the bridge.
 #[derive(Debug, Parser)]
 struct BridgeArgs {
     #[arg(long, required_unless_present = "supervised")]
@@ -37,7 +37,7 @@ struct BridgeArgs {
     managed: bool,
 }
 
-/// Returns the login for a server from OpenCode's own variables.
+/// Returns the login for a server from OpenCode's own environment variables; `None` if they are not set.
 pub fn login() -> Option<Login> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let password = Secret::from(variable("OPENCODE_SERVER_PASSWORD")?);

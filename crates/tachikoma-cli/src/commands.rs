@@ -41,11 +41,11 @@ use crate::diagnostics;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// First argument that makes this program the guard of a loop.
+/// First argument with which this program acts as the guard of a loop.
 pub const GUARD: &str = "guard";
-/// First argument that makes this program the scripted agent.
+/// First argument with which this program acts as the scripted demo agent.
 pub const DEMO_AGENT: &str = "demo-agent";
-/// First argument that makes this program the bridge to an OpenCode server.
+/// First argument with which this program acts as the bridge to an OpenCode server.
 pub const BRIDGE: &str = "opencode-bridge";
 
 /// Runs the command.

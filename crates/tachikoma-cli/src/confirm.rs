@@ -5,12 +5,12 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use crate::failure::Failure;
 use crate::out::harmless;
 
-/// Returns whether a person can be asked.
+/// Returns whether the user can be asked: stdin and stderr are a terminal.
 pub fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Asks a yes-or-no question. Anything but a yes is a failure.
+/// Asks a yes-or-no question. Any answer except yes is a failure.
 pub fn agree(question: &str) -> Result<(), Failure> {
     let mut stderr = std::io::stderr().lock();
     let _ = write!(stderr, "{} [y/N] ", harmless(question)).and_then(|()| stderr.flush());

@@ -16,16 +16,16 @@ const WINDOW: u64 = 200_000;
 /// Tokens that one item of the plan uses.
 const ITEM_TOKENS: u64 = 41_000;
 
-/// A pace that a person can follow.
+/// Delay between steps, so that a person can follow the demo.
 const PACE: Duration = Duration::from_millis(350);
 
 /// File that records the one crash, in the working directory of the agent.
 const CRASHED: &str = ".demo-crashed";
 
-/// Plays one turn.
+/// Runs one turn of the demo agent.
 pub fn play() -> ExitCode {
     let mut prompt = String::new();
-    // An unreadable prompt counts as empty: the plan has all that is needed.
+    // An unreadable prompt is treated as empty, because the plan contains everything that is needed.
     let _ = std::io::stdin().read_to_string(&mut prompt);
     let plan = std::fs::read_to_string("plan.md").unwrap_or_default();
     let done = plan.matches("- [x]").count() as u64;
@@ -35,7 +35,7 @@ pub fn play() -> ExitCode {
     if prompt.contains("Hand-off") {
         say("a hand-off: good, I know where we are");
     }
-    // A new session begins with an empty context; this one has used tokens for its items.
+    // A new session begins with an empty context. This session has used tokens for the items since its start.
     let first_of_session = session_start(done);
     let spent = 9_000 + (done - first_of_session) * ITEM_TOKENS;
     context(spent);

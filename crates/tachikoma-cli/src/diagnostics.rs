@@ -14,28 +14,28 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use crate::failure::Failure;
 use crate::out;
 
-/// The largest log of a run: some hundred thousand lines, as much as an editor opens.
+/// Maximum size of the log of a run: some hundred thousand lines, which an editor can still open.
 const FILE_BYTES_MAX: usize = 8 << 20;
 
-/// Events before the loop is opened that are kept until there is a file.
+/// Maximum size of the events that are stored before the log file is created.
 const PENDING_BYTES_MAX: usize = 64 << 10;
 
-/// The last line of a log that is full.
+/// Last line of a log that has reached its maximum size.
 const FULL: &str = "the log has reached its largest size and ends here\n";
 
-/// Where the log of this process is written.
+/// Destination of the log of this process.
 static SINK: Mutex<Sink> = Mutex::new(Sink::Closed);
 
 /// The log of a run.
 #[derive(Debug)]
 enum Sink {
-    /// The file is created when the loop is opened.
+    /// The file is created when the loop is opened. Events are stored until then.
     Pending(Vec<u8>),
     Open {
         file: File,
         written: usize,
     },
-    /// There is no file, or it is full, or it cannot be written.
+    /// There is no log file, or it is full, or it cannot be written.
     Closed,
 }
 
@@ -51,7 +51,7 @@ impl Sink {
                 let is_full = *written + text.len() > FILE_BYTES_MAX - FULL.len();
                 let line = if is_full { FULL.as_bytes() } else { text };
                 *written += line.len();
-                // A run does not fail because its log cannot be written.
+                // Write errors only end the log. A run does not fail because of them.
                 if file.write_all(line).is_err() || is_full {
                     *self = Self::Closed;
                 }
@@ -61,7 +61,7 @@ impl Sink {
     }
 }
 
-/// What the events of a process are sent to.
+/// Where the events of a process are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Output {
     Stderr,
@@ -93,10 +93,11 @@ impl MakeWriter<'_> for Output {
     }
 }
 
-/// Installs the receiver of events. `verbose` counts the flags `-v`. A command that runs a loop also writes a log, once it calls [`open_file`].
+/// Installs the receiver of events. `verbose` is the number of `-v` flags. A command that runs a loop also writes a log, after it calls
+/// [`open_file`].
 ///
 /// # Errors
-/// `TACHIKOMA_LOG` is not a filter.
+/// `TACHIKOMA_LOG` is not a valid filter.
 pub fn install(verbose: u8, filter: Option<&str>, runs_loop: bool) -> Result<(), Failure> {
     let stderr = match verbose {
         0 => LevelFilter::OFF,
@@ -108,7 +109,7 @@ pub fn install(verbose: u8, filter: Option<&str>, runs_loop: bool) -> Result<(),
         Failure::usage(format!("TACHIKOMA_LOG is not a filter: {error}"))
             .hint("use a level (`off`, `info`, `debug`, `trace`) or `tachikoma_git=trace,info`")
     })?;
-    // Other libraries are left out: their events may have headers and other secrets.
+    // Events of other libraries are left out, because they may contain headers and other secrets.
     let ours = || filter_fn(|event| event.target().starts_with("tachikoma"));
     let stderr = (verbose > 0).then(|| {
         layer()
@@ -127,13 +128,13 @@ pub fn install(verbose: u8, filter: Option<&str>, runs_loop: bool) -> Result<(),
     }
     if stderr.is_some() || file.is_some() {
         let receiver = tracing_subscriber::registry().with(stderr).with(file);
-        // Installed once per process.
+        // This is called once per process, so it does not fail.
         let _ = tracing::subscriber::set_global_default(receiver);
     }
     Ok(())
 }
 
-/// Creates the log of a run and writes the events so far to it. A run without a log is better than no run, so a failure is only noted.
+/// Creates the log of a run and writes the stored events to it. If that fails, the run continues without a log.
 pub fn open_file(working_dir: &Path) {
     let mut sink = SINK.lock().unwrap_or_else(PoisonError::into_inner);
     let Sink::Pending(lines) = &mut *sink else {

@@ -1,4 +1,4 @@
-//! Failures of commands: what happened, to which object, what to do next, and the exit code.
+//! Failures of commands: the problem, the affected object, the next step, and the exit code.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,15 +15,15 @@ use tachikoma_loop_runner::{OpenError, RunError};
 
 use crate::out;
 
-/// What to do about a lock that another process holds.
+/// Hint for files that cannot be decrypted: where keys are searched.
 const KEYS_HINT: &str = "nothing was changed; keys are looked for where `state.encrypt_identity_file`, `state.encrypt_passphrase_file` and the \
      variable TACHIKOMA_STATE_PASSPHRASE say (`~` does not stand for the home directory there)";
 
-/// Added for a user who wants to start a new loop.
+/// Addition to [`KEYS_HINT`] for a user who wants to start a new loop.
 const LOST_HINT: &str =
     "; if a key is lost, the files cannot be decrypted: move `.ralph/` away, or delete it";
 
-/// What to do about a damaged journal while a runner writes it.
+/// Hint for a damaged journal while its loop is running.
 pub const RUN_HINT: &str = "its runner has the whole state in memory and continues: with its next backup it starts a new segment with the whole state; \
      `tachikoma status` asks it";
 
@@ -35,16 +35,16 @@ pub const USAGE: u8 = 2;
 /// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// What happened, to which object.
+    /// Description of the problem and the affected object.
     pub what: String,
-    /// What to do next.
+    /// What the user can do next; `None` if there is no hint.
     pub hint: Option<String>,
     /// The exit code.
     pub code: u8,
 }
 
 impl Failure {
-    /// Returns a failure of the command itself.
+    /// Returns a failure with the exit code [`ERROR`].
     pub fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -53,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// Returns a failure of usage or configuration.
+    /// Returns a failure with the exit code [`USAGE`].
     pub fn usage(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// Adds what to do next.
+    /// Adds a hint.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self {
             hint: Some(hint.into()),
@@ -70,7 +70,7 @@ impl Failure {
         }
     }
 
-    /// Returns the same failure for a user who wants to start a new loop.
+    /// Returns the same failure with a hint for a user who wants to start a new loop.
     pub fn for_a_new_beginning(mut self) -> Self {
         if let Some(hint) = self.hint.as_mut().filter(|hint| *hint == KEYS_HINT) {
             hint.push_str(LOST_HINT);
@@ -78,7 +78,7 @@ impl Failure {
         self
     }
 
-    /// Prints it, and returns the exit code.
+    /// Prints the failure, and returns its exit code.
     pub fn report(&self) -> ExitCode {
         out::note(&format!("error: {}", self.what));
         if let Some(hint) = &self.hint {
@@ -95,7 +95,7 @@ impl From<SettingsError> for Failure {
 }
 
 impl Failure {
-    /// Returns the failure for a file that cannot be read, for lack of its key or for another reason.
+    /// Returns the failure for a file that cannot be read, because its key is missing or for another reason.
     pub fn unread(path: &Path, error: &std::io::Error) -> Self {
         let what = format!("read {}: {error}", path.display());
         match is_locked(error) {
@@ -105,7 +105,7 @@ impl Failure {
     }
 }
 
-/// Returns whether the loop of a file is running.
+/// Returns whether the loop that a file belongs to is running.
 pub fn is_run(path: &Path) -> bool {
     path.ancestors()
         .find(|dir| dir.ends_with(RALPH_DIR))

@@ -1,4 +1,4 @@
-//! Answers questions of the loop with single keys, at the terminal in which it runs. Without a terminal nothing reads stdin.
+//! Answers questions of the loop with single keys, in the terminal in which the loop runs. Without a terminal, stdin is not read.
 
 mod draft;
 mod foreground_program;
@@ -23,10 +23,10 @@ use self::draft::Draft;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// How often to check whether a question is over, or the terminal is free again.
+/// Interval between checks whether a question was answered elsewhere, or the terminal is free again.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A key sends at most this many bytes. Longer input was pasted and is not an answer.
+/// Maximum number of bytes that a key sends. Longer input was pasted and is not an answer.
 const KEY_BYTES_MAX: usize = 64;
 
 /// Returns the key of an answer.
@@ -44,18 +44,18 @@ fn key(choice: Choice) -> u8 {
     }
 }
 
-/// Key that shows the changes of the iteration and asks again.
+/// Key that shows the changes of the iteration and then asks again.
 const DIFF: u8 = b'd';
 
-/// Keys for a paused loop.
+/// Answers that keys can give while the loop is paused.
 const IN_A_PAUSE: [Choice; 2] = [Choice::Continue, Choice::Stop];
 
-/// Returns whether questions can be asked here.
+/// Returns whether questions can be asked in this terminal.
 pub fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Lists the keys for a question.
+/// Lists the keys that answer a question.
 pub fn offers(question: &Question) -> String {
     let word = |choice: &Choice| format!("{} {choice}", char::from(key(*choice)));
     let mut words: Vec<String> = question.choices.iter().map(word).collect();
@@ -65,7 +65,7 @@ pub fn offers(question: &Question) -> String {
     words.join(" · ")
 }
 
-/// Lists the keys for a paused loop.
+/// Lists the keys that can be used while the loop is paused.
 pub fn offers_in_a_pause() -> String {
     let word = |choice| format!("{} {choice}", char::from(key(choice)));
     IN_A_PAUSE.map(word).join(" · ")
@@ -75,7 +75,7 @@ fn has_diff(question: &Question) -> bool {
     question.kind == QuestionKind::AfterIteration && question.choices.contains(&Choice::Rollback)
 }
 
-/// What the next key answers: a question or a pause.
+/// What the next key answers: a question, or a pause of the loop.
 #[derive(Clone, Debug)]
 enum Open {
     Question(Question),
@@ -91,7 +91,7 @@ impl Open {
         }
     }
 
-    /// The number of the question; `None` for a pause.
+    /// Returns the number of the question; `None` for a pause.
     fn id(&self) -> Option<u32> {
         match self {
             Self::Question(question) => Some(question.id),
@@ -116,22 +116,22 @@ impl Open {
     }
 }
 
-/// The meaning of a key.
+/// The command that a key means.
 enum KeyCommand {
     Answer {
         id: u32,
         choice: Choice,
         prompt_file: Option<PathBuf>,
-        /// Receives whether the answer was accepted.
+        /// Channel that reports whether the answer was accepted.
         counted: Sender<bool>,
     },
-    /// The operator is writing an answer, or has stopped.
+    /// The operator has started or stopped writing an answer.
     Hold { id: u32, writing: bool },
-    /// A key for a paused loop.
+    /// A command for a paused loop.
     Command(LoopCommand),
 }
 
-/// Asks questions at the terminal.
+/// Asks questions in the terminal.
 #[derive(Debug)]
 pub struct Keys {
     task: JoinHandle<()>,
@@ -139,7 +139,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Starts to ask, until the loop ends; `None` if there is no terminal.
+    /// Starts to ask questions until the loop ends. Returns `None` if there is no terminal.
     pub fn watch(handle: LoopHandle, config: &LoopConfig, prints_questions: bool) -> Option<Self> {
         if !can_ask() {
             return None;
@@ -157,7 +157,7 @@ impl Keys {
             prints_questions,
             command,
         };
-        // Ends with the task, which drops its end of the channel, or with the program.
+        // The thread ends when the task drops its end of the channel, or with the program.
         std::thread::spawn(move || handler.serve(&asked));
         let task = tokio::spawn(async move {
             let mut notices = handle.subscribe();
@@ -177,7 +177,7 @@ impl Keys {
                     },
                     Some(command) = commands.recv() => {
                         let answered = perform(&handle, command).await;
-                        // A rejected answer leaves the question open, so it is asked again, unless another one was asked since.
+                        // After a rejected answer the question is still open, so it is asked again, unless another question was asked since.
                         open = open.filter(|open| answered != Some(*open));
                     }
                 }
@@ -186,7 +186,7 @@ impl Keys {
         Some(Self { task, draft })
     }
 
-    /// Stops asking, and restores the terminal.
+    /// Stops asking questions, and restores the terminal.
     pub fn finish(self) {
         self.task.abort();
         raw::release();
@@ -197,12 +197,12 @@ impl Keys {
     }
 }
 
-/// Acts on a key. Returns what it answered, if anything: a question or, without a number, a pause.
+/// Sends the command of a key to the loop. Returns the question that it answered, or `Some(None)` for a pause; `None` if it was no answer.
 async fn perform(handle: &LoopHandle, command: KeyCommand) -> Option<Option<u32>> {
     let answered;
     let (answer, counted) = match command {
         KeyCommand::Hold { id, writing } => {
-            // An answer to a question that is over is not used, and the output says so.
+            // The result is ignored: if the question is no longer open, the answer is refused later with a message.
             let _ = handle.hold(id, writing).await;
             return None;
         }
@@ -226,13 +226,13 @@ async fn perform(handle: &LoopHandle, command: KeyCommand) -> Option<Option<u32>
     }
     if let Some(counted) = counted {
         let accepted = matches!(answer, Ok(Answer::Accepted { .. }));
-        // Only the prompt editor waits for this.
+        // Sending fails if no prompt editor waits for the result, which does not matter.
         let _ = counted.send(accepted);
     }
     Some(answered)
 }
 
-/// Reads the keys, in a thread because reading a terminal blocks.
+/// Reads keys in a separate thread, because reading from a terminal blocks.
 struct KeyHandler {
     working_dir: PathBuf,
     prompt: PromptSource,
@@ -276,7 +276,7 @@ impl KeyHandler {
             match pressed() {
                 Pressed::Nothing => {}
                 Pressed::Gone => {
-                    // Another client may still answer it.
+                    // The terminal was closed. The question stays open, because another client may answer it.
                     raw::restore();
                     open = None;
                 }
@@ -290,7 +290,7 @@ impl KeyHandler {
         }
     }
 
-    /// Acts on a key. Returns whether it was an answer.
+    /// Handles a pressed key. Returns whether it was an answer.
     fn act(&mut self, open: &Open, pressed: u8) -> bool {
         if let Open::Question(question) = open
             && pressed == DIFF
@@ -304,7 +304,7 @@ impl KeyHandler {
             remind(open);
             return false;
         };
-        // Restore the terminal before the answer is sent, so that no key for the next question is lost.
+        // The terminal is restored before the answer is sent, so that no key for the next question is lost.
         raw::restore();
         match (open.id(), choice) {
             (Some(id), Choice::Edit) => return self.edit(id, open),
@@ -325,7 +325,7 @@ impl KeyHandler {
         true
     }
 
-    /// Edits the prompt while the question waits. Returns whether the result was an answer.
+    /// Lets the operator edit the prompt while the question stays open. Returns whether the result was an answer.
     fn edit(&mut self, id: u32, open: &Open) -> bool {
         let writing = true;
         self.send(KeyCommand::Hold { id, writing });
@@ -343,7 +343,7 @@ impl KeyHandler {
             prompt_file: Some(self.draft.path().to_owned()),
             counted,
         });
-        // Without an answer the run has ended.
+        // If no result arrives, the run has ended.
         if is_counted.recv().unwrap_or(false) {
             self.draft.used();
         } else {
@@ -355,7 +355,7 @@ impl KeyHandler {
         true
     }
 
-    /// Without a receiver the run has ended.
+    /// Sends a command to the task. Sending fails if the run has ended, which does not matter.
     fn send(&self, command: KeyCommand) {
         let _ = self.command.send(command);
     }
@@ -382,11 +382,11 @@ enum Pressed {
     Key(u8),
     /// A key that sends more than one byte, or pasted text.
     Other,
-    /// The terminal is gone.
+    /// The terminal was closed.
     Gone,
 }
 
-/// Waits a moment for a key.
+/// Waits for a key, for a short time.
 fn pressed() -> Pressed {
     let stdin = rustix::stdio::stdin();
     let mut waited = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    // First, because this program starts itself in these roles and start-up time matters.
+    // The internal roles of this program are handled first, because it starts itself in them and startup time matters.
     let mut words = std::env::args_os().skip(1);
     let mut handed = 0;
     match words.next().as_deref().and_then(std::ffi::OsStr::to_str) {

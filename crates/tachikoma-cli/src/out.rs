@@ -1,4 +1,4 @@
-//! Writes to stdout and stderr, which may be closed. All output of this program goes through here, and characters that a
+//! Writes to stdout and stderr, which may be closed. All output of this program is written here, and characters that a
 //! terminal would interpret are escaped.
 
 use std::borrow::Cow;
@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 
 use crate::sanitise::is_harmless;
 
-/// Escapes the characters that a terminal would interpret, and those that reorder text, as `\u001b`. Line ends and tabs stay. In a JSON
+/// Escapes the characters that a terminal would interpret, and those that reorder text, as `\u001b`. Newlines and tabs are kept. In a JSON
 /// string the escape means the same character.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let stays = |character: char| character == '\n' || is_harmless(character);
@@ -24,7 +24,7 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Prints a line. If the reader is gone (`| head`), the program ends successfully.
+/// Prints a line. If the reader has closed the pipe (`| head`), the program exits successfully.
 pub fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{}", harmless(text)) {
@@ -32,7 +32,7 @@ pub fn line(text: &str) {
     }
 }
 
-/// Prints a line about a running loop. The loop continues if the reader is gone.
+/// Prints a line about a running loop. If the reader has closed the pipe, the loop continues.
 pub fn tell(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{}", harmless(text)).and_then(|()| out.flush());

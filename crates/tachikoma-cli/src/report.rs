@@ -1,5 +1,5 @@
-//! Reports a running loop to a person or a program. The reporter has its own thread: a stopped terminal
-//! or a full pipe blocks the report, and never the loop.
+//! Reports the progress of a running loop to a person or a program. The reporter has its own thread: a stopped terminal
+//! or a full pipe blocks the report, but never the loop.
 
 pub mod changes;
 pub mod check;
@@ -25,10 +25,10 @@ use crate::sanitise::sanitise;
 use line::Lines;
 use progress::Screen;
 
-/// How long the end of the program, or Ctrl-Z, waits for a blocked report.
+/// How long the end of the program, or Ctrl-Z, waits for a report that is blocked.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often the progress line is redrawn.
+/// Interval at which the progress line is redrawn.
 const REDRAW: Duration = Duration::from_millis(500);
 
 /// The form of the report.
@@ -48,14 +48,14 @@ enum ReportCommand {
     Finish(SyncSender<()>),
 }
 
-/// A handle of the reporter.
+/// A handle on the reporter thread.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     orders: mpsc::UnboundedSender<ReportCommand>,
 }
 
 impl Reporter {
-    /// Starts the report. `dir` is the directory of the loop, from which missed records are read: those after
+    /// Starts the reporter. `dir` is the directory of the loop. Missed records are read from there: records after
     /// `seen` up to `written` exist already, and `notices` has all later ones.
     pub fn start(
         style: Style,
@@ -66,7 +66,7 @@ impl Reporter {
     ) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         if style == Style::Quiet {
-            // Nothing to report: no thread, so that the loop does not wake one for every record.
+            // In quiet mode no thread is started, so that the loop does not wake it for every record.
             return Self { orders };
         }
         let screen = Screen::new(style == Style::Lines);
@@ -102,7 +102,7 @@ impl Reporter {
         let _ = self.orders.send(ReportCommand::Show);
     }
 
-    /// Reports the rest and ends; does not wait for a blocked report.
+    /// Prints the remaining notices and ends the reporter. Does not wait long for a blocked report.
     pub fn finish(self) {
         let (done, is_done) = sync_channel(1);
         if self.orders.send(ReportCommand::Finish(done)).is_ok() {
@@ -127,10 +127,10 @@ impl ReportWriter {
         mut notices: broadcast::Receiver<Notice>,
         mut orders: mpsc::UnboundedReceiver<ReportCommand>,
     ) {
-        // Only up to here, because agent output comes between later records.
+        // Only existing records are read here, because agent output is shown between later ones.
         self.catch_up(written);
         let mut open = true;
-        // Ends on request, or when the last handle is dropped.
+        // The thread ends on request, or when the last handle is dropped.
         loop {
             tokio::select! {
                 biased;
@@ -160,7 +160,7 @@ impl ReportWriter {
         }
     }
 
-    /// Reports what was received and not yet shown.
+    /// Prints notices that were received and not shown yet.
     fn drain(&mut self, notices: &mut broadcast::Receiver<Notice>) {
         loop {
             match notices.try_recv() {
@@ -190,7 +190,7 @@ impl ReportWriter {
         }
     }
 
-    /// Reads records from the journal that came faster than they could be shown, up to the given one.
+    /// Reads missed records up to `up_to` from the journal.
     fn catch_up(&mut self, up_to: Seq) {
         let mut missed = Vec::new();
         // Damaged records are skipped; other commands report them.
@@ -222,5 +222,5 @@ impl ReportWriter {
 
 /// Returns a record as a line of the journal.
 pub fn json(plain: &impl serde::Serialize) -> String {
-    serde_json::to_string(plain).expect("plain data always serialises")
+    serde_json::to_string(plain).expect("records can be serialized")
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 
-/// Runs a future to its end. A name lookup that hangs in a background thread does not delay the end of the program.
+/// Runs a future until it completes. A name lookup that hangs in a background thread does not delay the exit of the program.
 pub fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
     let runtime = runtime()?;
     let output = runtime.block_on(future);
@@ -10,7 +10,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
     Ok(output)
 }
 
-/// Returns a runtime for one thread, which is enough for every command.
+/// Returns a runtime with one thread, which is enough for every command.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -17,9 +17,9 @@ pub fn sanitise(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns whether a terminal shows a character as it is.
+/// Returns whether a terminal shows a character without interpreting it.
 pub fn is_harmless(character: char) -> bool {
-    // Marks that reorder the following text could change how a line reads.
+    // Characters that reorder the following text could change the meaning of a line.
     let reorders = matches!(
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'

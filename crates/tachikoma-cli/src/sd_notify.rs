@@ -1,20 +1,20 @@
-//! Notifies systemd of the state of a service (`man 3 sd_notify`): datagrams to a socket that the environment
+//! Reports the state of a service to systemd (`man 3 sd_notify`) with datagrams to a socket that the environment
 //! names. Without a socket it does nothing.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// The socket of systemd, if there is one.
+/// The connection to systemd, if systemd started this service.
 #[derive(Debug)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
-    /// The interval of the watchdog, if systemd wants one.
+    /// Timer of the watchdog messages; `None` if systemd does not request them.
     ticks: Option<tokio::time::Interval>,
     is_ready: bool,
 }
 
 impl Notifier {
-    /// Reads the environment. Needs a Tokio runtime.
+    /// Reads the socket and the watchdog interval from the environment. Needs a Tokio runtime.
     pub fn here() -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|name| connect(&name));
         let variable = |name| std::env::var(name).ok();
@@ -23,7 +23,7 @@ impl Notifier {
         let micros = variable("WATCHDOG_USEC").and_then(|text| text.parse().ok());
         let micros: Option<u64> = micros.filter(|micros| *micros > 0 && is_meant);
         Self {
-            // Half of it, as systemd advises.
+            // Messages are sent at half of the watchdog interval, as systemd recommends.
             ticks: micros
                 .filter(|_| socket.is_some())
                 .map(|micros| tokio::time::interval(Duration::from_micros((micros / 2).max(1)))),
@@ -45,12 +45,12 @@ impl Notifier {
         self.send(&format!("STATUS={}", line.replace('\n', " ")));
     }
 
-    /// Reports that the service stops.
+    /// Reports that the service is stopping.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// Returns after each watchdog message; never returns without a watchdog.
+    /// Returns after each watchdog message. Never returns if there is no watchdog.
     pub async fn alive(&mut self) {
         match &mut self.ticks {
             Some(ticks) => ticks.tick().await,
@@ -61,13 +61,13 @@ impl Notifier {
 
     fn send(&self, text: &str) {
         if let Some(socket) = &self.socket {
-            // A receiver that does not read is not waited for.
+            // The socket is non-blocking, so a receiver that does not read is not waited for.
             let _ = socket.send(text.as_bytes());
         }
     }
 }
 
-/// A path, or an abstract name with `@`.
+/// Connects to a socket at a path, or with an abstract name that begins with `@`.
 fn connect(name: &std::ffi::OsStr) -> Option<UnixDatagram> {
     let socket = UnixDatagram::unbound().ok()?;
     socket.set_nonblocking(true).ok()?;

@@ -16,29 +16,29 @@ use tachikoma_loop_runner::settings::{Notify, Secret, Settings};
 
 use crate::failure::Failure;
 
-/// First argument that announces secrets; the number of a descriptor and the user's arguments follow.
+/// First argument that announces secrets. A descriptor number and the user's arguments follow.
 pub const WITH_SECRETS: &str = "with-secrets";
 
-/// Limit of all secrets together: less than a pipe buffer holds.
+/// Maximum size of all secrets together. It is smaller than a pipe buffer.
 const BYTES_MAX: usize = 32 << 10;
 
-/// The secrets that were handed over.
+/// The secrets that this program passed to itself.
 static HANDED: OnceLock<BTreeMap<String, Secret>> = OnceLock::new();
 
-/// Returns the value of a variable: a handed-over one, or one of the environment.
+/// Returns the value of a secret variable: one that was passed by this program, or one of the environment.
 pub fn value(name: &str) -> Option<Secret> {
     let handed = HANDED.get().and_then(|handed| handed.get(name).cloned());
     handed.or_else(|| std::env::var(name).ok().map(Secret::from))
 }
 
-/// Returns the names of secret variables: those of notifications, and the passphrase of the state.
+/// Returns the names of all secret variables: those of notifications, and the passphrase of the state.
 pub fn secret_names(settings: &Settings) -> Vec<OsString> {
     let names = settings.notify.iter().flat_map(Notify::variables);
     let names = names.map(Into::into);
     names.chain([PASSPHRASE_VARIABLE.into()]).collect()
 }
 
-/// Reads the secrets that this program handed to itself.
+/// Reads the secrets that this program passed to itself through a descriptor.
 pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
     let failed = || Failure::usage(format!("`{WITH_SECRETS}` is for this program itself"));
     let number = descriptor.and_then(OsStr::to_str);
@@ -47,25 +47,25 @@ pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
     let secrets: BTreeMap<String, String> = serde_json::from_slice(&bytes).map_err(|_| failed())?;
     let secrets = secrets.into_iter();
     let secrets = secrets.map(|(name, value)| (name, Secret::from(value)));
-    // It is set only here.
+    // This cannot fail, because the value is set only here.
     let _ = HANDED.set(secrets.collect());
     Ok(())
 }
 
-/// Removes the passphrase of the state from the environment.
+/// Removes the passphrase of the state from the environment, and keeps its value in memory.
 pub fn shed_passphrase() -> Result<(), Failure> {
     shed_but_passphrase(&[PASSPHRASE_VARIABLE.into()])
 }
 
-/// Removes variables of which only the passphrase is still needed.
+/// Removes variables from the environment. Only the value of the passphrase is kept.
 pub fn shed_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
     let passphrase = value(PASSPHRASE_VARIABLE);
     let needed = passphrase.map(|value| (PASSPHRASE_VARIABLE.to_owned(), value));
     shed(names, &needed.into_iter().collect())
 }
 
-/// Removes variables from the environment: executes this program again, with the same arguments in the same process, and hands over the
-/// needed values. Returns if none of them is in the environment.
+/// Removes variables from the environment: executes this program again, with the same arguments in the same process, and passes the
+/// needed values to it. Returns only if none of the variables is in the environment.
 pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(), Failure> {
     if !names.iter().any(|name| std::env::var_os(name).is_some()) {
         return Ok(());
@@ -89,7 +89,7 @@ pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(),
     writer.write_all(&bytes).map_err(failed)?;
     fcntl_setfd(&reader, FdFlags::empty()).map_err(|errno| failed(errno.into()))?;
     let program = std::env::current_exe().map_err(failed)?;
-    // The name of the program, and the arguments that an earlier call of this function added.
+    // These are not the user's arguments: the name of the program, and arguments that an earlier call of this function added.
     let not_the_users = if HANDED.get().is_some() { 3 } else { 1 };
     let mut ourselves = Command::new(program);
     ourselves

@@ -1,4 +1,4 @@
-//! Signals to the runner, and what they mean for the loop.
+//! Signals to the runner, and their effects on the loop.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use tokio::task::JoinHandle;
 use crate::keys::raw;
 use crate::report::Reporter;
 
-/// Whether a loop has a terminal that can hang up.
+/// Whether a loop runs in a terminal that can hang up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terminal {
-    /// It runs in the foreground: a hang-up ends it.
+    /// The loop runs in the foreground: SIGHUP ends it.
     Foreground,
-    /// It was detached: a hang-up reloads its configuration.
+    /// The loop is detached: SIGHUP reloads its configuration.
     Detached,
 }
 
-/// What a signal asks of a supervisor.
+/// The request that a signal makes to a supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Stop, because of this signal.
+    /// Stop, because of the signal with this number.
     Stop(i32),
     /// Reload the configuration.
     Reload,
@@ -35,12 +35,12 @@ pub enum Asked {
 #[derive(Debug)]
 pub struct Requests {
     signals: process::Signals,
-    /// The meaning of a hang-up: at a terminal, the end.
+    /// The meaning of SIGHUP: stop in a terminal, reload when detached.
     hangup: Asked,
 }
 
 impl Requests {
-    /// Starts to listen.
+    /// Starts listening for signals.
     pub fn listen(detached: bool) -> std::io::Result<Self> {
         let at_terminal = !detached && std::io::IsTerminal::is_terminal(&std::io::stdin());
         Ok(Self {
@@ -52,8 +52,8 @@ impl Requests {
         })
     }
 
-    /// Returns the operator's request. Signals of agents and tools are recorded. A sender that is gone may end the server, as with a run,
-    /// but may not reload its configuration.
+    /// Returns the operator's requests. Signals of agents and tools are refused and recorded. A sender that has ended may stop the server,
+    /// as with a run, but may not reload its configuration.
     pub fn of(self, handle: SupervisorHandle) -> Receiver<Asked> {
         let (ask, asked) = channel(SLOW_MAX);
         let Self { signals, hangup } = self;
@@ -64,7 +64,7 @@ impl Requests {
                     false => Asked::Stop(signal),
                 };
                 if handle.is_operators(signal, sender, wanted != Asked::Reload) {
-                    // A full queue has enough requests.
+                    // If the queue is full, it already contains enough requests.
                     let _ = ask.try_send(wanted);
                 }
             });
@@ -73,7 +73,7 @@ impl Requests {
     }
 }
 
-/// Listens to signals, except those that were ignored at the start of this program.
+/// Listens for signals, except those that were ignored when this program was started.
 fn listen(wanted: &[Signal]) -> std::io::Result<process::Signals> {
     let ignored = ignored();
     let wanted = wanted.iter().filter(|wanted| !ignored.contains(**wanted));
@@ -81,14 +81,14 @@ fn listen(wanted: &[Signal]) -> std::io::Result<process::Signals> {
     process::Signals::listen(&wanted)
 }
 
-/// More presses of Ctrl-C have no further meaning.
+/// Number of Ctrl-C presses that have different effects. Further presses have no effect.
 const PRESSES_MAX: u32 = 3;
 
-/// After the third Ctrl-C a run that does not end in time exits, and the guard ends its processes.
+/// How long the run may take to end after the third Ctrl-C. After that this program exits, and the guard ends all processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The signals of a run. A signal that was ignored at the start (`nohup`, a background job of
-/// a script) is `None`, because it is not meant for this program.
+/// The signals of a run. Signals that were ignored at the start (`nohup`, a background job of
+/// a script) are not listened to, because they are not meant for this program.
 #[derive(Debug)]
 pub struct Signals(process::Signals);
 
@@ -99,16 +99,16 @@ enum Slow {
     Suspend,
 }
 
-/// Limit of pending requests. More would not change the answer.
+/// Size of the queue of slow requests. More requests would have the same effect.
 const SLOW_MAX: usize = 8;
 
 impl Signals {
-    /// Starts to listen: from here on none of them ends the program by default.
+    /// Starts listening for signals. From now on they no longer end the program by default.
     pub fn listen() -> std::io::Result<Self> {
         listen(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP]).map(Self)
     }
 
-    /// Forwards signals of the operator until the loop ends. Signals of the agent are recorded.
+    /// Forwards signals of the operator to the loop until it ends. Signals of the agent are refused and recorded.
     pub fn watch(
         self,
         handle: LoopHandle,
@@ -123,17 +123,17 @@ impl Signals {
             presses: 0,
             slow,
         };
-        // A thread that ends with the program: it identifies the sender of a signal before it exits, and the third press
-        // counts even if the thread of the loop is blocked.
+        // A separate thread identifies the sender of a signal before that process exits. The third Ctrl-C
+        // works even if the thread of the loop is blocked.
         std::thread::spawn(move || self.0.for_each(|signal, sender| heard.take(signal, sender)));
         tokio::spawn(async move {
-            // Ends when it is aborted with the run.
+            // This task ends when it is aborted with the run.
             while let Some(asked) = asked.recv().await {
                 match asked {
                     Slow::Suspend => suspend(&handle, &reporter).await,
                     Slow::Reload => {
                         let handle = handle.clone();
-                        // The journal has the result, and other signals do not wait for it.
+                        // The reload runs in its own task, so that other signals do not wait for it. The journal has the result.
                         tokio::spawn(async move { drop(handle.reload().await) });
                     }
                 }
@@ -142,12 +142,12 @@ impl Signals {
     }
 }
 
-/// Receives the signals of a run.
+/// Handles the signals of a run.
 struct Heard {
     handle: LoopHandle,
     reporter: Reporter,
     terminal: Terminal,
-    /// Presses of Ctrl-C.
+    /// Number of times that Ctrl-C was pressed.
     presses: u32,
     slow: Sender<Slow>,
 }
@@ -155,8 +155,8 @@ struct Heard {
 impl Heard {
     fn take(&mut self, signal: i32, sender: process::Sender) {
         let reloads = signal == Signal::HUP.as_raw() && self.terminal == Terminal::Detached;
-        // A sender that is gone could be the agent. Ending the loop gives it no more power than SIGKILL; reloading
-        // the configuration would.
+        // A sender that has ended could be the agent. It may end the loop, which it could also do with SIGKILL. It may not reload
+        // the configuration.
         if !self.handle.is_operators(signal, sender, !reloads) {
             return;
         }
@@ -175,11 +175,11 @@ impl Heard {
     }
 
     fn later(&self, slow: Slow) {
-        // A full queue has enough requests.
+        // If the queue is full, it already contains enough requests.
         let _ = self.slow.try_send(slow);
     }
 
-    /// Counts the presses of Ctrl-C: first = stop, second = now, third = kill and exit.
+    /// Handles a press of Ctrl-C: the first one stops, the second one stops now, the third one kills and exits.
     fn press(&mut self) {
         self.presses += 1;
         let signal = Signal::INT.as_raw();
@@ -195,7 +195,7 @@ impl Heard {
     }
 }
 
-/// A set of signals in the format of the kernel.
+/// A set of signals in the format of `/proc/self/status`.
 #[derive(Clone, Copy)]
 struct Mask(u64);
 
@@ -224,12 +224,12 @@ fn urgency_of(presses: u32) -> Urgency {
     }
 }
 
-/// Ctrl-Z: the agent is stopped, the terminal is restored, then this process stops; SIGCONT reverses this.
+/// Handles Ctrl-Z: suspends the agent, restores the terminal, and then suspends this process. SIGCONT reverses this.
 async fn suspend(handle: &LoopHandle, reporter: &Reporter) {
     handle.suspend().await;
     reporter.hide_progress();
     raw::release();
-    // SIGSTOP cannot be caught: this returns after SIGCONT.
+    // SIGSTOP cannot be caught, so this call returns after SIGCONT.
     let _ = kill_process(rustix::process::getpid(), Signal::STOP);
     raw::reclaim();
     handle.go_on().await;

@@ -17,36 +17,36 @@ use crate::out;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// A longer setting is shown in part; its origin is shown too.
+/// Maximum number of characters of a setting that are shown. Its origin is always shown.
 const SHOWN_CHARS_MAX: usize = 2000;
 
-/// What to do about something that the user has not agreed to.
+/// How to handle something that the user has not agreed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Untrusted {
     /// Ask, if there is a terminal; otherwise refuse.
     Ask,
     /// Refuse.
     Refuse,
-    /// Warn and continue: no program is started.
+    /// Warn and continue, because no program is started.
     Warn,
-    /// Continue, because `--trust` was given. That is not recorded.
+    /// Continue, because `--trust` was given. This agreement is not recorded.
     Accept,
 }
 
-/// What the user agreed to.
+/// The agreements of the user.
 #[derive(Clone, Debug)]
 pub struct Trust {
     /// The user's state directory; `None` if neither HOME nor `XDG_STATE_HOME` is set.
     state_dir: Option<PathBuf>,
     untrusted: Untrusted,
-    /// Whether `TACHIKOMA_TRUST` switches the checks off.
+    /// Whether `TACHIKOMA_TRUST` turns the checks off.
     is_off: bool,
-    /// Agreements for this process only.
+    /// Agreements that are only valid in this process.
     for_now: Arc<Mutex<Vec<Agreement>>>,
 }
 
 impl Trust {
-    /// Reads the environment.
+    /// Reads the user's agreements for a workspace.
     pub fn new(workspace: &Workspace, untrusted: Untrusted) -> Self {
         Self {
             state_dir: workspace.state_dir(),
@@ -56,7 +56,7 @@ impl Trust {
         }
     }
 
-    /// Returns the same for settings that are reloaded during a run: no question is asked, and `--trust` covers what it covered
+    /// Returns the checks for settings that are reloaded during a run: no question is asked, and `--trust` only covers what it covered
     /// at the start.
     pub fn for_reload(&self) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Trust {
         }
     }
 
-    /// Checks that the user agreed to the programs and permissions that the project's file names.
+    /// Checks that the user agreed to the programs and permissions in the project's configuration file.
     pub fn check_configuration(&self, working_dir: &Path, loaded: &Loaded) -> Result<(), Failure> {
         if loaded.guarded.is_empty() || self.is_off {
             return Ok(());
@@ -89,7 +89,7 @@ impl Trust {
         )
     }
 
-    /// Checks that the user started a loop here, with the programs and permissions of its launch, before it continues.
+    /// Before a loop continues, checks that the user started it here or trusts it, with the programs and permissions of its launch.
     pub fn check_loop(
         &self,
         working_dir: &Path,
@@ -124,8 +124,8 @@ impl Trust {
         )
     }
 
-    /// Records that the user trusts the loop this run starts or continues. Below a guard, nothing is written to disk.
-    /// A thread syncs the file, because the loop need not wait for that.
+    /// Records that the user trusts the loop that this run starts or continues. Below a guard, nothing is written to disk.
+    /// A thread syncs the file, so that the loop does not wait for it.
     pub fn register(
         &self,
         working_dir: &Path,
@@ -134,7 +134,7 @@ impl Trust {
         is_new: bool,
     ) -> Result<Option<JoinHandle<()>>, Failure> {
         let mut new = agreements_of(loop_id, overrides);
-        // Agreements by `--trust` are not recorded here either.
+        // Agreements that `--trust` gives are not recorded.
         let is_known = is_new || self.have_recorded(working_dir, &Agreement::Loop(loop_id));
         new.retain(|agreement| is_known && !self.have(working_dir, agreement));
         if new.is_empty() {
@@ -158,7 +158,7 @@ impl Trust {
         }
     }
 
-    /// Records the user's agreement durably. Refused below a guard: an agent must not agree for the user.
+    /// Records the user's agreement durably. Refused in a process that a guard started: an agent must not agree for the user.
     pub fn record(&self, working_dir: &Path, agreements: &[Agreement]) -> Result<(), Failure> {
         refuse_below_a_guard()?;
         Ok(self.add(working_dir, agreements)?.sync()?)
@@ -207,7 +207,7 @@ impl Trust {
             }
             Untrusted::Ask => return Err(refused()),
             Untrusted::Refuse => {
-                // A reload shows no hint.
+                // The hint of a failed reload is not printed, so the message itself names the next step.
                 let mut refused = refused();
                 refused.what.push_str("\n`tachikoma trust` allows it");
                 return Err(refused);
@@ -236,7 +236,7 @@ impl Trust {
     }
 }
 
-/// Refuses a command of an agent, a hook or a gate.
+/// Fails if the command was started by an agent, a hook or a gate.
 fn refuse_below_a_guard() -> Result<(), Failure> {
     if !is_below_a_guard() {
         return Ok(());
@@ -247,7 +247,7 @@ fn refuse_below_a_guard() -> Result<(), Failure> {
     .hint("call it in a shell of your own"))
 }
 
-/// Returns the agreements of a user who starts a loop.
+/// Returns the agreements that a user gives by starting a loop.
 pub fn agreements_of(loop_id: LoopId, overrides: &BTreeMap<String, Override>) -> Vec<Agreement> {
     let guarded = overrides.iter().filter(|(key, _)| is_guarded(key));
     let guarded = guarded.map(|(key, given)| Agreement::to_override(loop_id, key, &given.value));
@@ -256,7 +256,7 @@ pub fn agreements_of(loop_id: LoopId, overrides: &BTreeMap<String, Override>) ->
         .collect()
 }
 
-/// Returns the settings of a launch that name programs or loosen permissions, one per line.
+/// Returns the settings of a launch that name programs or loosen permissions, as one line each.
 pub fn guarded_lines(overrides: &BTreeMap<String, Override>) -> Vec<String> {
     let guarded = overrides.iter().filter(|(key, _)| is_guarded(key));
     guarded
@@ -264,7 +264,7 @@ pub fn guarded_lines(overrides: &BTreeMap<String, Override>) -> Vec<String> {
         .collect()
 }
 
-/// Returns a statement with lines below it, safe for a terminal.
+/// Returns a heading with indented lines, safe for a terminal.
 pub fn listed(what: &str, lines: &[String]) -> String {
     let mut text = what.to_owned();
     for line in lines {

@@ -1,4 +1,4 @@
-//! The working directory, its configuration and its loops, and the environment: only this module reads variables of other programs.
+//! The working directory, its configuration and its loops, and the environment. Only this module reads environment variables of other programs.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use tachikoma_loop_runner::store::{layout, lock, loops, temporary};
 use crate::failure::Failure;
 use crate::secrets;
 
-/// Hint where the ids of loops are found.
+/// Hint that says where to find the ids of loops.
 const LOOPS_HINT: &str =
     "`.ralph/loops/` lists the stored loops; without `--loop` the current one is used";
 
@@ -30,33 +30,33 @@ const LOOPS_HINT: &str =
 pub struct Workspace {
     /// The current directory.
     pub directory: PathBuf,
-    /// Encryption settings that are loaded already.
+    /// Encryptions that were loaded already, by key source.
     encryptions: Arc<Mutex<Vec<(KeySource, Encryption)>>>,
 }
 
 /// The loop that started this process, from the environment.
 #[derive(Debug)]
 pub struct AgentsLoop {
-    /// Its working directory.
+    /// Working directory of the loop.
     pub working_dir: PathBuf,
-    /// The loop.
+    /// Id of the loop; `None` if it is unknown.
     pub loop_id: Option<LoopId>,
 }
 
 /// The current loop of a working directory, and its directories.
 #[derive(Debug)]
 pub struct Current {
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
-    /// Its working directory.
+    /// Working directory of the loop.
     pub working_dir: PathBuf,
-    /// The directory with its `.ralph/`: the working directory, unless its state is temporary.
+    /// The directory that contains `.ralph/` with the loop: the working directory, or a temporary one if the loop is not stored.
     pub root: PathBuf,
-    /// Its own directory in there.
+    /// The loop's own directory below `.ralph/`.
     pub dir: PathBuf,
-    /// Whether its state is kept after the run.
+    /// Whether the loop is stored after the run.
     pub is_kept: bool,
-    /// Opens its encrypted files.
+    /// Decrypts the files of the loop.
     pub encryption: Encryption,
 }
 
@@ -73,13 +73,13 @@ impl Workspace {
         })
     }
 
-    /// Returns the settings of files and variables, lowest priority first.
+    /// Returns the settings from files and variables, lowest priority first.
     pub fn layers(&self) -> Result<Layers, Failure> {
-        // Relative, because messages show it.
+        // The path is relative, because messages show it.
         self.layers_with(Path::new("tachikoma.toml"))
     }
 
-    /// Returns the settings for a loop that [`Workspace::working_dir`] found: in a directory above, its own file counts.
+    /// Returns the settings for a loop that [`Workspace::working_dir`] found. If that is a parent directory, its configuration file is used.
     pub fn layers_of(&self, working_dir: &Path) -> Result<Layers, Failure> {
         if self.configured_dir().as_deref() == Some(working_dir) {
             return self.layers();
@@ -87,14 +87,14 @@ impl Workspace {
         self.layers_with(&working_dir.join("tachikoma.toml"))
     }
 
-    /// Returns the locations of the state of a loop besides its journal. If the configuration cannot be read, these are
-    /// the defaults.
+    /// Returns the other files with the state of a loop, besides its journal. If the configuration cannot be read, the defaults are
+    /// used.
     pub fn copies(&self, working_dir: &Path) -> Copies {
         self.premises_to_look_at(working_dir, working_dir).copies()
     }
 
-    /// Returns all locations of a loop's store for a command that only reads. If the configuration cannot be read, these are
-    /// the defaults.
+    /// Returns all paths of a loop's files for a command that only reads. If the configuration cannot be read, the defaults are
+    /// used.
     pub fn premises_to_look_at(&self, working_dir: &Path, root: &Path) -> Premises {
         if root == working_dir {
             return self.premises(working_dir).unwrap_or_else(|failure| {
@@ -105,11 +105,11 @@ impl Workspace {
                 }
             });
         }
-        // A loop with temporary state.
+        // The loop is not stored, so its files are at their default paths.
         self.premises_by(root, Settings::default())
     }
 
-    /// Returns all locations of a loop's store for a command that changes it.
+    /// Returns all paths of a loop's files for a command that changes them.
     pub fn premises(&self, working_dir: &Path) -> Result<Premises, Failure> {
         Ok(self.premises_by(working_dir, self.loaded(working_dir)?))
     }
@@ -145,7 +145,7 @@ impl Workspace {
         }
     }
 
-    /// Returns the encryption of a working directory, which decrypts and encrypts the files of its loops.
+    /// Returns the encryption for the files of the loops in a working directory.
     pub fn encryption(&self, working_dir: &Path, settings: &Settings) -> Encryption {
         let state = &settings.state;
         let words = secrets::value(PASSPHRASE_VARIABLE).filter(|words| !words.expose().is_empty());
@@ -165,7 +165,7 @@ impl Workspace {
             .encryptions
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // A passphrase takes a second to check, so the result is kept.
+        // The result is cached, because checking a passphrase takes a second.
         if let Some((_, encryption)) = known.iter().find(|(known, _)| *known == source) {
             return encryption.clone();
         }
@@ -201,13 +201,13 @@ impl Workspace {
         Ok(layers)
     }
 
-    /// Returns the configuration file that a variable names instead of the one in the directory.
+    /// Returns the configuration file that an environment variable names; `None` if the one in the directory is used.
     pub fn config_file(&self) -> Option<PathBuf> {
         let path = std::env::var_os("TACHIKOMA_CONFIG").filter(|path| !path.is_empty());
         path.map(PathBuf::from)
     }
 
-    /// Finds the working directory of a loop: this directory or one above. A directory of another user is refused.
+    /// Finds the working directory of a loop: this directory or a parent. A directory of another user is refused.
     pub fn working_dir(&self) -> Result<Option<PathBuf>, Failure> {
         let found = self.upward(loops::working_dir_of);
         if let Some(dir) = &found {
@@ -216,7 +216,7 @@ impl Workspace {
         Ok(found)
     }
 
-    /// Finds the working directory of a loop, or the one in which a run would begin a loop.
+    /// Finds the working directory of a loop. If there is none, returns the directory in which a run would begin a loop.
     pub fn working_dir_or_here(&self) -> Result<PathBuf, Failure> {
         Ok(self.working_dir()?.unwrap_or_else(|| self.run_dir()))
     }
@@ -227,7 +227,7 @@ impl Workspace {
             .unwrap_or_else(|| self.directory.clone())
     }
 
-    /// Finds the working directory in which files of Tachikoma may be left to delete.
+    /// Finds a working directory that may contain files of Tachikoma to delete.
     pub fn purgeable_dir(&self) -> Result<Option<PathBuf>, Failure> {
         let found = self.upward(loops::purgeable_dir_of);
         if let Some(dir) = &found {
@@ -254,7 +254,7 @@ impl Workspace {
         })
     }
 
-    /// Finds the loop that was begun last.
+    /// Finds the loop that was started last.
     pub fn current_loop(&self) -> Result<Current, Failure> {
         if let Some(working_dir) = self.working_dir()?
             && let Some(current) = self.loop_in(working_dir)?
@@ -264,7 +264,7 @@ impl Workspace {
         Err(self.no_loop())
     }
 
-    /// Finds the loop with an id, archived or not; without an id the current one.
+    /// Finds the loop with an id, archived or not. Without an id, finds the current loop.
     pub fn named_loop(&self, name: Option<&str>) -> Result<Current, Failure> {
         let current = || self.current_loop();
         let Some(name) = name else { return current() };
@@ -299,7 +299,7 @@ impl Workspace {
         Failure::new(format!("no loop in {}", self.directory.display())).hint(self.first_step())
     }
 
-    /// Returns what to do without a loop: begin one, or restore one of which only a backup is left.
+    /// Returns what to do if there is no loop: start one, or restore one from a backup.
     pub fn first_step(&self) -> String {
         let dir = self.working_dir_or_here();
         let dir = dir.unwrap_or_else(|_| self.run_dir());
@@ -310,7 +310,7 @@ impl Workspace {
         }
     }
 
-    /// Finds the loop of a working directory that was begun last, or the live one with temporary state.
+    /// Finds the loop of a working directory that was started last, or the running loop if it is not stored.
     pub fn loop_in(&self, working_dir: PathBuf) -> Result<Option<Current>, Failure> {
         let live = lock::is_held(&working_dir).then(|| lock::holder(&working_dir));
         let unkept = live
@@ -331,10 +331,10 @@ impl Workspace {
         }))
     }
 
-    /// Returns the working directory of the configuration.
+    /// Returns the working directory from the configuration; `None` if it cannot be read.
     pub fn configured_dir(&self) -> Option<PathBuf> {
         let loaded = self.layers().ok()?.load().ok()?;
-        // Without the `.` of the default, which would show in messages.
+        // The `.` of the default is removed, because messages show the path.
         let path = self.directory.join(loaded.settings.working_dir);
         Some(path.components().collect())
     }
@@ -354,17 +354,17 @@ impl Workspace {
         Some(state.join("tachikoma"))
     }
 
-    /// Returns the user's directory for temporary state of loops.
+    /// Returns the user's directory for files of loops that are not stored.
     pub fn temporary_dir(&self) -> PathBuf {
         std::env::temp_dir().join(format!("tachikoma-{}", rustix::process::geteuid().as_raw()))
     }
 
-    /// Returns a variable of another program, if it is set and is UTF-8.
+    /// Returns an environment variable of another program; `None` if it is not set or not UTF-8.
     pub fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok().filter(|value| !value.is_empty())
     }
 
-    /// Returns what network clients use of the environment: credentials of object stores, and proxies.
+    /// Returns the environment variables that network clients need: credentials of object stores, and proxies.
     pub fn cloud_environment(&self) -> CloudEnvironment {
         let ours = |name: &str| {
             let prefixes = ["AWS_", "AZURE_", "GOOGLE_"];
@@ -381,16 +381,16 @@ impl Workspace {
         }
     }
 
-    /// Returns whether `TACHIKOMA_TRUST` switches the checks of trust off.
+    /// Returns whether `TACHIKOMA_TRUST` turns the trust checks off.
     pub fn is_trust_off(&self) -> bool {
         self.variable(TRUST_VARIABLE)
             .is_some_and(|value| value == "1" || value == "true")
     }
 
-    /// Removes all secret variables from the environment of this process, for a command that runs git: git can run the agent's programs.
+    /// Removes all secret variables from the environment of this process, for a command that runs git: git may run programs of the agent.
     pub fn shed_secrets(&self) -> Result<(), Failure> {
         let loaded = self.layers().and_then(|layers| Ok(layers.load()?));
-        // The command that needs the settings reports that they cannot be read.
+        // An error is ignored here: the command that needs the settings reports it.
         let names = loaded.map_or_else(
             |_| vec![PASSPHRASE_VARIABLE.into()],
             |loaded| secrets::secret_names(&loaded.settings),
@@ -398,7 +398,7 @@ impl Workspace {
         secrets::shed_but_passphrase(&names)
     }
 
-    /// Returns the search path of programs.
+    /// Returns the `PATH` variable; `None` if it is not set.
     pub fn search_path(&self) -> Option<OsString> {
         std::env::var_os("PATH")
     }
@@ -412,7 +412,7 @@ impl Workspace {
     }
 }
 
-/// Returns the absolute path in a variable.
+/// Returns the absolute path in an environment variable; `None` if it is not set or relative.
 fn absolute(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os(name).map(PathBuf::from);
     path.filter(|path| path.is_absolute())

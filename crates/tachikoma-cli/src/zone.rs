@@ -1,9 +1,9 @@
-//! Time zones: those that agents name, and that of this machine.
+//! Time zones that agents name, and the time zone of this machine.
 
 use jiff::tz::TimeZone;
 use tachikoma_core::Timestamp;
 
-/// Returns the current offset of a time zone from UTC in seconds, to the east; without a name, that of this machine.
+/// Returns the current offset of a time zone from UTC in seconds, positive to the east. Without a name, uses the zone of this machine.
 pub fn seconds_east(zone: Option<&str>) -> Option<i32> {
     let zone = match zone {
         Some(name) => TimeZone::get(name).ok()?,
@@ -12,7 +12,7 @@ pub fn seconds_east(zone: Option<&str>) -> Option<i32> {
     Some(zone.to_offset(jiff::Timestamp::now()).seconds())
 }
 
-/// Formats a time in the zone of this machine, with the day if it is not today.
+/// Formats a time in the time zone of this machine, with the day if it is not today.
 pub fn local(moment: Timestamp) -> String {
     let Ok(moment) = jiff::Timestamp::from_millisecond(moment.as_millis()) else {
         return moment.to_string();

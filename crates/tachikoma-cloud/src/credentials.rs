@@ -1,6 +1,6 @@
-//! Credentials for a store: from the variables of its own tools, or from the files that these tools share.
+//! Credentials of an object store: from the environment variables of its own tools, or from the files that these tools share.
 //!
-//! The library reads variables only. This module reads `~/.aws/credentials` and `~/.aws/config`, with the keys that are written in them.
+//! The S3 library only reads variables. This module reads `~/.aws/credentials` and `~/.aws/config`, if the keys are written in them.
 //! Profiles that get their keys elsewhere (`sso_*`, `role_arn`, `credential_process`) are rejected with an error.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use crate::CloudError;
 use crate::proxies::Proxies;
 
-/// A file of credentials has a few hundred bytes for each profile.
+/// Maximum size of a credentials file. It has a few hundred bytes for each profile.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Settings of a profile that get the keys elsewhere. They are not supported.
+/// Settings of a profile that get its keys from another service. They are not supported.
 const ELSEWHERE: [&str; 5] = [
     "role_arn",
     "source_profile",
@@ -23,17 +23,17 @@ const ELSEWHERE: [&str; 5] = [
     "sso_start_url",
 ];
 
-/// The names of the keys in files and, in upper case, as variables.
+/// Names of the access keys in files. As environment variables they are in upper case.
 const ID: &str = "aws_access_key_id";
 const SECRET: &str = "aws_secret_access_key";
 const TOKEN: &str = "aws_session_token";
 
-/// The variables and the home directory that network clients use: credentials of object stores, and proxies.
+/// The environment variables and the home directory that network clients use: credentials of object stores, and proxies.
 #[derive(Clone, Default)]
 pub struct CloudEnvironment {
-    /// Variables, by name. Other variables are ignored.
+    /// Environment variables, by name. Variables for other purposes are ignored.
     pub variables: BTreeMap<String, String>,
-    /// The user's home directory.
+    /// The user's home directory; `None` if it is unknown.
     pub home: Option<PathBuf>,
 }
 
@@ -45,7 +45,7 @@ impl std::fmt::Debug for CloudEnvironment {
 }
 
 impl CloudEnvironment {
-    /// Returns the proxies that the variables name.
+    /// Returns the proxies that the environment variables name.
     #[must_use]
     pub fn proxies(&self) -> Proxies {
         Proxies::from_variables(&self.variables)
@@ -61,7 +61,7 @@ impl CloudEnvironment {
         named.or_else(|| Some(self.home.as_ref()?.join(".aws").join(name)))
     }
 
-    /// Returns the settings of the library for S3: the variables, completed from the files.
+    /// Returns the settings of the S3 library: the variables, completed with values from the files.
     pub(crate) fn aws(&self) -> Result<BTreeMap<String, String>, CloudError> {
         let mut told: BTreeMap<String, String> = self
             .variables
@@ -125,7 +125,7 @@ impl CloudEnvironment {
     }
 }
 
-/// Returns whether variables hold credentials, in one of the ways of the library.
+/// Returns whether the variables contain credentials in one of the ways that the S3 library supports.
 fn has_its_own(told: &BTreeMap<String, String>) -> bool {
     [
         "aws_access_key_id",
@@ -223,7 +223,7 @@ mod tests {
         let endpoint = of(&told, "aws_endpoint_url");
         assert_eq!(endpoint.as_deref(), Some("http://127.0.0.1:9"));
 
-        // Keys of the other file do not mix in, nor does a token without its keys.
+        // Keys are not mixed with keys of the other file, or with a token that belongs to other keys.
         let both =
             "[default]\naws_access_key_id=C\naws_secret_access_key=D\naws_session_token=OLD\n";
         let path = home.path().join("both");
@@ -235,7 +235,11 @@ mod tests {
         let told = cloud_environment(home.path(), &named).aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("ID"));
         assert_eq!(of(&told, "aws_session_token"), None);
-        assert_eq!(of(&told, "aws_region"), None, "that of the named file");
+        assert_eq!(
+            of(&told, "aws_region"),
+            None,
+            "the region comes only from the named file"
+        );
         let named = [("AWS_SHARED_CREDENTIALS_FILE", path.to_str().unwrap())];
         let told = cloud_environment(home.path(), &named).aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("C"));

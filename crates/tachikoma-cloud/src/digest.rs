@@ -5,15 +5,15 @@ use std::io::{self, Read as _};
 
 use sha2::{Digest as _, Sha256};
 
-/// Bytes that are read at a time.
+/// Number of bytes that are read at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// SHA-256 of a file, in hexadecimal, and its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
-    /// 64 hexadecimal digits.
+    /// The digest as 64 hexadecimal digits.
     pub hex: String,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! A directory as a store. Files are private to their owner, which the library cannot do, complete, synced, and never overwritten.
-//! A listing does not look into subdirectories, which may be unreadable.
+//! A directory as a store. Files are complete, synced, never overwritten, and private to their owner, which the `object_store` library cannot do.
+//! A listing does not include subdirectories, which may be unreadable.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -11,13 +11,13 @@ use crate::CloudError;
 use crate::digest::{Digest, Sum};
 use crate::object::{LISTED_MAX, Object, Put, part, same, too_many};
 
-/// Only the owner can read the file. It has the content of a local backup, which is private too.
+/// Mode of stored files: only the owner can read them. They have the content of local backups, which are private too.
 const MODE: u32 = 0o600;
 
-/// A running writer writes more often than this. An older temporary file was left by a killed writer.
+/// Age of a temporary file after which it was left by a killed writer. A running writer writes more often.
 const STALE: Duration = Duration::from_hours(1);
 
-/// Puts a file into a directory. Blocks.
+/// Puts a file into a directory. Blocks the thread.
 ///
 /// # Errors
 /// A file cannot be read or written, or its content does not match `digest`. The temporary file is deleted.
@@ -36,7 +36,7 @@ pub(crate) fn put(
     let staged = staged(&path);
     let put = write(&staged, file, from, digest, name)
         .and_then(|()| place(&staged, &path).map_err(CloudError::io("create", &path)));
-    // The file was renamed, or is useless.
+    // The temporary file was renamed already, or is useless after an error.
     let _ = std::fs::remove_file(&staged);
     let put = put?;
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
@@ -44,7 +44,7 @@ pub(crate) fn put(
     Ok(put)
 }
 
-/// Lists the files of a directory. Blocks.
+/// Lists the files of a directory. Blocks the thread.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -73,7 +73,7 @@ pub(crate) fn list(dir: &Path, shown: &str) -> Result<Vec<Object>, CloudError> {
     Ok(listed)
 }
 
-/// Returns whether a name was made by [`staged`].
+/// Returns whether a file name was made by [`staged`].
 fn is_staged(name: &str) -> bool {
     let parts = name.rsplit_once('#');
     parts.is_some_and(|(of, rest)| {
@@ -135,7 +135,7 @@ fn place(staged: &Path, path: &Path) -> io::Result<Put> {
     match std::fs::hard_link(staged, path) {
         Ok(()) => Ok(Put::Created),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Put::WasThere),
-        // A file system without links. The name contains the digest, so a file with this name has the same content.
+        // The file system does not support links. The name contains the digest, so a file with this name has the same content.
         Err(_) if std::fs::symlink_metadata(path).is_err() => {
             std::fs::rename(staged, path).map(|()| Put::Created)
         }

@@ -1,17 +1,17 @@
-//! Why a store could not be used. Messages contain no secret.
+//! Why a store could not be used. The messages contain no secrets.
 
 use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A store can answer with a page of text; this much of it shows the cause.
+/// Maximum length of the store's text in a message. A store can answer with a whole page.
 const WORDS_CHARS_MAX: usize = 300;
 
 /// How many characters of a longer text are kept from its start and from its end.
 const BEGIN_CHARS: usize = 100;
 const END_CHARS: usize = 195;
 
-/// Addresses at which the library asks for the role of a machine or a container, if it has no credentials.
+/// Addresses at which the S3 library asks for the role of a machine or a container if it has no credentials.
 const ROLE_ADDRESSES: [&str; 2] = ["http://169.254.169.254/", "http://169.254.170.2/"];
 
 /// Why an operation on a store failed.
@@ -26,7 +26,7 @@ pub enum CloudError {
     /// The store rejects the request. A retry cannot help.
     #[error("{store} rejected the request: {words}")]
     Refused {
-        /// The store.
+        /// Address of the store.
         store: String,
         /// The store's message.
         words: String,
@@ -34,29 +34,29 @@ pub enum CloudError {
     /// The object or its container does not exist.
     #[error("{what} is not in {store}")]
     Missing {
-        /// The store.
+        /// Address of the store.
         store: String,
-        /// The object.
+        /// Name of the object.
         what: String,
     },
     /// The store did not answer, or not correctly.
     #[error("{store}: {words}")]
     Failed {
-        /// The store.
+        /// Address of the store.
         store: String,
-        /// The cause.
+        /// Cause of the failure.
         words: String,
     },
     /// The store has another object with the same name.
     #[error("{name} is in {store} already and has {there} bytes instead of {ours}")]
     Other {
-        /// The store.
+        /// Address of the store.
         store: String,
-        /// The object.
+        /// Name of the object.
         name: String,
         /// The size of the object in the store.
         there: u64,
-        /// The size that it should have.
+        /// The size of the local file in bytes.
         ours: u64,
     },
     /// The content does not match the digest in the name.
@@ -70,11 +70,11 @@ pub enum CloudError {
     /// A local file could not be used.
     #[error("{action} {}", path.display())]
     Io {
-        /// The operation.
+        /// The operation that failed.
         action: &'static str,
-        /// The file.
+        /// Path of the local file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -110,7 +110,7 @@ impl CloudError {
         }
     }
 
-    /// Turns an error of the library into ours. `secrets` are removed from its text: a store may repeat what it was sent.
+    /// Converts an error of the library. `secrets` are removed from its text, because a store may repeat parts of a request.
     pub(crate) fn of(
         store: &str,
         name: &str,
@@ -144,13 +144,13 @@ impl CloudError {
             | object_store::Error::NotFound { .. }
             | object_store::Error::NotSupported { .. }
             | object_store::Error::InvalidPath { .. } => Self::Refused { store, words },
-            // The library may add kinds of errors.
+            // Later versions of the library may add kinds of errors.
             _ => Self::Failed { store, words },
         }
     }
 }
 
-/// Returns whether a retry on a disk would fail the same way.
+/// Returns whether a file error is permanent, so that a retry would fail in the same way.
 fn is_for_good(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -158,7 +158,7 @@ fn is_for_good(error: &io::Error) -> bool {
     )
 }
 
-/// Returns all causes, the innermost last. A page of XML is reduced to its message.
+/// Returns the messages of all causes, the innermost last. An XML error page is reduced to its message.
 fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -179,7 +179,7 @@ fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String 
     for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
         text = text.replace(secret.as_str(), "***");
     }
-    // The address is long, and the reader of the message knows it.
+    // The address is replaced, because it is long and the message already names the store.
     let text = text.replace(name, "...");
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let plain: String = plain.collect();
@@ -192,7 +192,7 @@ fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String 
     if words.len() <= WORDS_CHARS_MAX {
         return words.into_iter().collect();
     }
-    // The end has the cause.
+    // The end of a long text is kept, because it contains the cause.
     let (begin, end) = (&words[..BEGIN_CHARS], &words[words.len() - END_CHARS..]);
     begin
         .iter()

@@ -1,6 +1,6 @@
 //! The HTTP client below the S3 library. It adds three things that the library does not have.
 //!
-//! - Large objects are never overwritten, as small ones: the library completes a multipart upload without a condition, so this
+//! - Large objects are never overwritten, like small ones: the library completes a multipart upload without a condition, so this
 //!   client adds `If-None-Match: *`. A server that does not know the header ignores it.
 //! - Redirects are not followed: the session token would go to the host that the server names.
 //! - Answers that the library reads into memory as a whole, such as listings and errors, are bounded.
@@ -19,10 +19,10 @@ use reqwest::redirect::Policy;
 
 use crate::proxies::Proxies;
 
-/// A reachable server answers within this time.
+/// Timeout of a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Within this time a part is sent and answered, or the next piece of an object arrives: 43 KiB per second.
+/// Timeout for sending a part, or for receiving the next piece of an object. For a part it is a rate of 43 KiB per second.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Start of the query of the request that completes an upload. The request that begins an upload has `uploads` instead.
@@ -83,7 +83,7 @@ impl HttpService for Client {
         }
         Box::pin(async move {
             let response = self.0.execute(request).await?;
-            // The content of an object is read piece by piece, and its reader has its own limit.
+            // The size of an object's content is not limited here: it is read piece by piece, and its reader has its own limit.
             let is_content = method == "GET" && query.is_empty() && response.status().is_success();
             Ok(match is_content {
                 true => response,

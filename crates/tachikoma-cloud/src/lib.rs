@@ -1,7 +1,7 @@
 //! Object stores: opens a store, and puts, lists, gets and deletes objects. Knows nothing of loops and reads no environment.
 //!
-//! The only crate that uses the `object_store` library (`docs/decisions/0013`), and the one that configures HTTP clients: TLS and proxies.
-//! The caller hands in the variables of the environment.
+//! This is the only crate that uses the `object_store` library (`docs/decisions/0013`), and the one that configures HTTP clients: TLS and proxies.
+//! The caller passes the environment variables.
 
 mod credentials;
 mod digest;

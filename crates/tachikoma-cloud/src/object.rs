@@ -6,18 +6,18 @@ use std::io::{self, Read as _};
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
 
-/// Bytes that are sent at a time, and held in memory for it. A store requires at least 5 MiB for each part but the last.
+/// Size of a part of an upload in bytes. One part is held in memory. A store requires at least 5 MiB for each part except the last.
 pub const PART_BYTES: usize = 5 << 20;
 
-/// Limit of a listing. A store with more objects is used by other programs too.
+/// Maximum number of objects in a listing. A store with more objects is also used by other programs.
 pub(crate) const LISTED_MAX: usize = 100_000;
 
 /// An object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its name, without the prefix of the store.
+    /// Name of the object, without the prefix of the store.
     pub name: String,
-    /// Its size in bytes.
+    /// Size of the object in bytes.
     pub bytes: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct Object {
 pub enum Put {
     /// The object was created.
     Created,
-    /// The object existed already.
+    /// An object with this name existed already.
     WasThere,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), Clo
     })
 }
 
-/// Reads the next part. A short part is the last one, and an empty one is the end.
+/// Reads the next part of a file. A short part is the last one, and an empty part means the end.
 pub(crate) fn part(file: &mut File, sum: &mut Sum) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(PART_BYTES);
     file.take(PART_BYTES as u64).read_to_end(&mut bytes)?;

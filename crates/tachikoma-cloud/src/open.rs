@@ -14,10 +14,10 @@ use reqwest::Url;
 use crate::http::Connector;
 use crate::{CloudEnvironment, CloudError, Store, tls};
 
-/// Retries of one request by the library, after a broken connection or if the server is busy. The caller retries the whole operation.
+/// Maximum number of retries of one request by the library, after a broken connection or if the server is busy. The caller also retries.
 const REQUEST_RETRIES: usize = 2;
 
-/// How long the library retries one request.
+/// Maximum time in which the library retries one request.
 const REQUEST_RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The kind of a store.
@@ -25,11 +25,11 @@ const REQUEST_RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 enum Kind {
     S3,
     Directory,
-    /// The library supports it, but it was never tested here.
+    /// A store that the library supports, but that was never tested with this program.
     Unproven,
 }
 
-/// Checks an address without using it.
+/// Checks an address without connecting to it.
 ///
 /// # Errors
 /// The address is not valid, its kind is not supported, or it contains a part that must not be in a configuration.
@@ -70,7 +70,7 @@ fn parse(text: &str) -> Result<(Url, Kind), CloudError> {
     }
 }
 
-/// Opens a store. Sends nothing yet.
+/// Opens a store. Does not connect to it yet.
 ///
 /// # Errors
 /// The address cannot be used, the credentials cannot be read, or the directory does not exist.
@@ -113,7 +113,7 @@ pub fn open(url: &str, cloud_environment: &CloudEnvironment) -> Result<Store, Cl
                 .with_http_connector(Connector::new(cloud_environment.proxies()))
                 .with_retry(retry);
             for (key, value) in &told {
-                // Some of the variables are not for the library.
+                // Variables that the library does not know are ignored.
                 if let Ok(key) = key.parse() {
                     builder = builder.with_config(key, value);
                 }
@@ -139,7 +139,7 @@ pub fn open(url: &str, cloud_environment: &CloudEnvironment) -> Result<Store, Cl
     }
 }
 
-/// Rejects an endpoint without TLS. The library would do so only at the first request, without naming the variable.
+/// Rejects an endpoint without TLS. The library would only do so at the first request, and without naming the variable.
 fn check_endpoint(told: &BTreeMap<String, String>) -> Result<(), CloudError> {
     let endpoint = ["aws_endpoint_url", "aws_endpoint"]
         .iter()

@@ -1,10 +1,10 @@
-//! The proxies that the environment names, handed to an HTTP client. No client reads the environment itself.
+//! The proxies that environment variables name, for HTTP clients. No client reads the environment itself.
 
 use std::collections::BTreeMap;
 
 use reqwest::{ClientBuilder, NoProxy, Proxy};
 
-/// The variables that name proxies.
+/// The environment variables that name proxies.
 const VARIABLES: [&str; 7] = [
     "http_proxy",
     "https_proxy",
@@ -17,7 +17,7 @@ const VARIABLES: [&str; 7] = [
 
 /// The proxies for HTTP clients.
 ///
-/// As in curl, `http_proxy` is read in lower case only: a web server sets `HTTP_PROXY` from a header of a request.
+/// As in curl, `http_proxy` is only read in lower case, because a web server sets `HTTP_PROXY` from a request header.
 #[derive(Clone, Default)]
 pub struct Proxies {
     http: Option<String>,
@@ -26,7 +26,7 @@ pub struct Proxies {
     exceptions: Option<String>,
 }
 
-/// The address of a proxy can hold a password.
+/// Hides the addresses of proxies, which can contain passwords.
 impl std::fmt::Debug for Proxies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Proxies")
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Proxies {
 }
 
 impl Proxies {
-    /// Returns whether a variable of the environment names a proxy.
+    /// Returns whether a variable with this name configures proxies.
     #[must_use]
     pub fn has_variable(name: &str) -> bool {
         VARIABLES.contains(&name)
@@ -55,7 +55,7 @@ impl Proxies {
         }
     }
 
-    /// Returns whether every request goes directly to its host.
+    /// Returns whether there is no proxy, so that every request goes directly to its host.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.http.is_none() && self.https.is_none() && self.all.is_none()

@@ -1,4 +1,4 @@
-//! A store and its operations. Each operation is bounded in memory; the caller bounds it in time.
+//! A store and its operations. Each operation uses limited memory. The caller limits its time.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -22,13 +22,13 @@ const PARTS_MAX: u64 = 10_000;
 pub struct Store {
     inner: Arc<dyn ObjectStore>,
     prefix: ObjectPath,
-    /// The directory, if the store is one.
+    /// Path of the directory; `None` if the store is an object store.
     directory: Option<PathBuf>,
     shown: String,
     secrets: Vec<String>,
 }
 
-/// Debug output shows no secret.
+/// Hides credentials in debug output.
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Store").field(&self.shown).finish()
@@ -56,7 +56,7 @@ impl Store {
         self
     }
 
-    /// Returns the address. It contains no secret.
+    /// Returns the address of the store. It contains no secret.
     #[must_use]
     pub fn shown(&self) -> &str {
         &self.shown
@@ -121,7 +121,7 @@ impl Store {
                 Err(error) => Err(self.failed(name)(error)),
             };
         }
-        // Checked before the upload: 64 MiB need not be sent if they exist already.
+        // This is checked before the upload, so that an existing object is not sent again.
         match self.was_there(name, digest).await {
             Err(error) if error.is_missing() => {}
             known => return known,
@@ -178,7 +178,7 @@ impl Store {
         let mut file = file.try_clone().map_err(CloudError::io("read", from))?;
         let (directory, name_, from) = (directory.to_owned(), name.to_owned(), from.to_owned());
         let digest_ = digest.clone();
-        // A disk can hang, and the caller must not.
+        // The file is written on another thread, because a disk can hang and the caller must not.
         let put = tokio::task::spawn_blocking(move || {
             directory::put(&directory, &name_, &mut file, &from, &digest_)
         });
@@ -189,7 +189,7 @@ impl Store {
         }
     }
 
-    /// Returns the error for a thread that panicked.
+    /// Returns the error for a panic on another thread.
     fn broken(&self, error: &tokio::task::JoinError) -> CloudError {
         CloudError::Failed {
             store: self.shown.clone(),
@@ -248,7 +248,7 @@ impl Store {
     /// Downloads an object of at most `bytes_max` bytes. Returns its digest.
     ///
     /// # Errors
-    /// The object does not exist, cannot be read, is larger, or cannot be written.
+    /// The object does not exist, cannot be read or is larger, or the file cannot be written.
     pub async fn get(
         &self,
         name: &str,
@@ -277,7 +277,7 @@ impl Store {
     /// Deletes an object. An object that does not exist is not an error.
     ///
     /// # Errors
-    /// The store does not delete it.
+    /// The store refuses to delete the object.
     pub async fn delete(&self, name: &str) -> Result<(), CloudError> {
         match self.inner.delete(&self.path(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),

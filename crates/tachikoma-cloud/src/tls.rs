@@ -1,4 +1,4 @@
-//! The TLS provider. The whole program has one, so that only one C library is built.
+//! The TLS provider. The whole program uses only one, so that only one C library is built.
 
 use reqwest::ClientBuilder;
 
@@ -10,7 +10,7 @@ pub fn install_provider() {
 
 /// Configures a client for plain HTTP. It does not read the certificates of the system.
 ///
-/// Cargo builds one reqwest with the features of all crates, so a client that never uses TLS has it too.
+/// Cargo builds reqwest once with the features of all crates, so even a client that never uses TLS would read them.
 pub fn plain_http(builder: ClientBuilder) -> ClientBuilder {
     install_provider();
     builder.tls_certs_only([]).http1_only()

@@ -1,10 +1,10 @@
-//! An upload in parts. An unfinished upload is aborted, because the provider charges for its parts.
+//! An upload in parts. An unfinished upload is aborted, because the provider charges for stored parts.
 
 use std::time::Duration;
 
 use object_store::MultipartUpload;
 
-/// Timeout of an abort. After it, only the store's own rules can delete the parts.
+/// Timeout of an abort. If it fails, only the store's own rules can delete the parts.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Upload(Option<Box<dyn MultipartUpload>>);
@@ -15,7 +15,7 @@ impl Upload {
     }
 
     pub fn parts(&mut self) -> &mut dyn MultipartUpload {
-        self.0.as_deref_mut().expect("it is not over")
+        self.0.as_deref_mut().expect("the upload is not finished")
     }
 
     /// Marks the upload as finished, so that dropping it does not abort it.

@@ -1,8 +1,8 @@
-//! Addresses of servers, as they can be shown.
+//! Shows addresses of servers without their passwords.
 
 use std::borrow::Cow;
 
-/// Returns an address without the part before `@`, which may have a password.
+/// Returns an address without the part before `@`, which may contain a password.
 #[must_use]
 pub fn without_password(text: &str) -> Cow<'_, str> {
     let Some((_, rest)) = text.rsplit_once('@') else {

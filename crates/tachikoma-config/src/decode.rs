@@ -1,4 +1,4 @@
-//! Deserializes TOML values into [`Settings`]. Errors use the terms of the configuration instead of Rust's.
+//! Deserializes TOML values into [`Settings`]. Errors use the terms of the configuration instead of Rust types.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use toml::{Table, Value};
 use super::Settings;
 use super::keys::{self, AGENTS_NOT_BUILT, Key};
 
-/// An error in a value, and its place.
+/// An error in a value, and the place of the value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// The place, list items by number from 0: `gate[1].timeout`.
+    /// Place of the value, with list items numbered from 0: `gate[1].timeout`.
     pub(super) place: String,
     /// The key as the user writes it: `gate.timeout`.
     pub(super) key: String,
@@ -22,7 +22,7 @@ pub(super) struct Finding {
     pub(super) hint: Option<String>,
 }
 
-/// Returns the settings that `table` means; its values were checked one by one.
+/// Converts `table` to settings. Its values were already checked one by one.
 pub(super) fn settings(table: Table) -> Result<Settings, Finding> {
     decode(table).map_err(|(path, fault)| fault.at(&path))
 }
@@ -42,12 +42,12 @@ pub(super) fn check(key: &Key, value: &Value) -> Vec<Finding> {
     }
 }
 
-/// Checks one item of a list. serde stops at the first error, so each invalid field is removed and the rest is read again. An invalid
+/// Checks one item of a list. serde stops at the first error, so each invalid field is removed and the rest is checked again. An invalid
 /// required field hides a later missing one.
 fn check_item(key: &Key, index: usize, mut item: Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut taken_out = Vec::new();
-    // Terminates: every pass returns or removes a field.
+    // This loop ends, because every pass returns or removes a field.
     loop {
         let list = Value::Array(vec![item.clone()]);
         let Err((mut path, fault)) = decode(nest(key, list)) else {
@@ -73,14 +73,14 @@ fn check_item(key: &Key, index: usize, mut item: Value) -> Vec<Finding> {
     }
 }
 
-/// Returns a table that holds `value` at `key` and nothing else.
+/// Returns a table that contains only `value`, at `key`.
 fn nest(key: &Key, value: Value) -> Table {
     let mut table = Table::new();
     insert(&mut table, &key.0, value);
     table
 }
 
-/// Inserts `value` at `path`, creating tables on the way.
+/// Inserts `value` at `path`, and creates missing tables.
 pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => (),
@@ -103,10 +103,10 @@ fn decode(table: Table) -> Result<Settings, (Vec<Segment>, Fault)> {
         .map_err(|error| (error.path().iter().cloned().collect(), error.into_inner()))
 }
 
-/// An error of serde, without its place.
+/// An error of serde, without the place of the value.
 #[derive(Debug)]
 enum Fault {
-    /// A message that follows the name of the key.
+    /// A message that is printed after the name of the key.
     Wrong {
         says: String,
         hint: Option<String>,
@@ -162,12 +162,12 @@ fn place_text(path: &[Segment]) -> String {
             Segment::Map { key } if text.is_empty() => Key(vec![key.clone()]).to_string(),
             Segment::Map { key } => format!("{text}.{}", Key(vec![key.clone()])),
             Segment::Seq { index } => format!("{text}[{index}]"),
-            // All our enums are plain strings.
+            // All enums of the configuration are plain strings, so they add nothing to the key.
             Segment::Enum { .. } | Segment::Unknown => text,
         })
 }
 
-/// Returns the key without the index of an array of tables, because the message has the line.
+/// Returns the key without the index of an array of tables, because the message also names the line.
 fn key_text(path: &[Segment]) -> String {
     let end = match path.last() {
         Some(Segment::Seq { .. }) => path.len() - 1,
@@ -189,7 +189,7 @@ fn one_of(names: &[&str], conjunction: &str) -> String {
     }
 }
 
-/// Returns a readable name for a type that serde expected.
+/// Returns a readable name of the type that serde expected.
 fn words(expected: &dyn Expected) -> String {
     let name = expected.to_string();
     match name.as_str() {
@@ -292,7 +292,7 @@ impl de::Error for Fault {
     }
 }
 
-/// A TOML value without conversions: a list is not accepted as a table, nor a date as a string.
+/// A TOML value without implicit conversions: a list is not accepted as a table, and a date is not accepted as a string.
 struct Strict(Value);
 
 impl Strict {

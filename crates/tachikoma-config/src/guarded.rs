@@ -9,7 +9,7 @@ use toml::Value;
 use super::keys::is_guarded;
 use super::problem::Origin;
 
-/// Returns whether a path may lead out of the project's directory.
+/// Returns whether a path may point outside of the project's directory.
 fn leads_out(path: &str) -> bool {
     let inside = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     !Path::new(path).components().all(inside)
@@ -31,12 +31,12 @@ impl fmt::Debug for Guarded {
 impl Guarded {
     /// Adds a setting if it needs the user's agreement.
     pub(super) fn add(&mut self, key: &str, value: &Value, origin: &Origin) {
-        // The strictest values of these keys need no agreement.
+        // The strictest values of these keys do not need the user's agreement.
         let is_strictest = match key {
             "state.encrypt" | "opencode.require_password" => value.as_bool() == Some(true),
             key => key.ends_with(".permission") && value.as_str() == Some("safe"),
         };
-        // The content of the file is sent to the model's provider.
+        // A prompt outside of the project needs agreement, because the content of the file is sent to the model's provider.
         let reads_elsewhere = matches!(key, "prompt_path" | "stop_conditions.objectives")
             && value.as_str().is_some_and(leads_out);
         if (is_guarded(key) && !is_strictest) || reads_elsewhere {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn list_of_keys_that_need_agreement_is_complete() {
-        // A new key appears here until it is listed as harmless.
+        // A new key appears in this snapshot until it is listed as harmless.
         let keys: Vec<&str> = LEAVES.iter().map(|(key, _)| key.as_str()).collect();
         let guarded: Vec<&str> = keys.iter().copied().filter(|key| is_guarded(key)).collect();
         insta::assert_snapshot!(guarded.join("\n"));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn digest_follows_the_values_that_need_agreement_and_no_others() {
+    fn digest_changes_only_with_values_that_need_agreement() {
         let text = "max_iterations = 3\n[[hook]]\non = 'error'\ncommand = 'a'\n";
         let one = guarded(text);
         assert_eq!(one.digest(), guarded(&text.replace('3', "4")).digest());

@@ -1,4 +1,4 @@
-//! Settings that need the user's agreement, as lines of text.
+//! Shows settings that need the user's agreement as lines of text.
 
 use toml::Value;
 
@@ -17,7 +17,7 @@ pub fn guarded_lines(guarded: &Guarded) -> Vec<String> {
             let mut entries = loaded.entries();
             entries.find(|entry| entry.key == *key)?.value
         });
-        // A setting that needs others to be valid is not shown by itself: it may hold a secret.
+        // A setting that is only valid together with others is masked, because it may contain a secret.
         let shown = entry.unwrap_or_else(|| "***".to_owned());
         let parsed = format!("value = {shown}").parse::<toml::Table>();
         let items = parsed

@@ -1,4 +1,4 @@
-//! The keys of the configuration: which exist, suggestions for misspelled ones, and the variables that set them.
+//! The keys of the configuration: which keys exist, suggestions for misspelled ones, and the environment variables that set them.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Settings;
 
-/// Other names of keys, as (alias, key).
+/// Alternative names of keys, as (alias, key).
 pub(super) const ALIASES: &[(&str, &str)] = &[("context_threshold", "context_redline_percent")];
 
 /// Keys, and tables with all their keys, that have no effect yet. A new feature removes its keys from this list.
@@ -21,11 +21,11 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "agents.demo",
 ];
 
-/// Agents that have a name and settings already, but cannot be run yet.
+/// Agents that have a name and settings but cannot be run yet.
 pub(super) const AGENTS_NOT_BUILT: &[&str] = &["codex", "gemini", "acp"];
 
-/// Keys, and tables with all their keys, that neither name a program nor loosen a permission. All other keys need the user's agreement, so that
-/// a new key needs it until it is listed here.
+/// Keys, and tables with all their keys, that neither name a program nor loosen a permission. All other keys need the user's agreement. So
+/// a new key needs agreement until it is listed here.
 pub(super) const HARMLESS: &[&str] = &[
     "prompt_path",
     "max_iterations",
@@ -81,14 +81,14 @@ pub(super) const HARMLESS: &[&str] = &[
     "opencode.max_rss_bytes",
 ];
 
-/// Prefix of every variable that sets a key.
+/// Prefix of every environment variable that sets a key.
 pub(super) const VARIABLE_PREFIX: &str = "TACHIKOMA_";
 
-/// Every key that can hold a value, with its default. An empty table means that any key is accepted below it.
+/// Every key that can have a value, with its default. An empty table means that any key is accepted below it.
 pub(super) static LEAVES: LazyLock<Vec<(String, Value)>> =
     LazyLock::new(|| leaves(&Settings::default()));
 
-/// The path to a value, one segment per table.
+/// A key: the path to a value, with one segment per table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Key(pub(super) Vec<String>);
 
@@ -126,20 +126,20 @@ fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
 
-/// What the configuration has at a key.
+/// What exists at a key in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A table of known keys.
     Table,
     /// A table with keys that the user chooses.
     OpenTable,
-    /// A value.
+    /// A single value.
     Value,
-    /// Nothing.
+    /// No setting has this key.
     Unknown,
 }
 
-/// Returns what the configuration has at `key`.
+/// Returns what exists at `key` in the configuration.
 pub(super) fn place(key: &Key) -> Place {
     let text = key.to_string();
     for (leaf, default) in LEAVES.iter() {
@@ -171,7 +171,7 @@ fn is_listed(key: &str, list: &[&str]) -> bool {
         .any(|entry| key == *entry || is_below(key, entry))
 }
 
-/// Returns whether the feature that `key` configures exists.
+/// Returns whether the feature that `key` configures is implemented.
 pub(super) fn is_built(key: &str) -> bool {
     !is_listed(key, NOT_BUILT)
 }
@@ -194,7 +194,7 @@ pub(super) fn canonical(key: &Key) -> Key {
     }
 }
 
-/// Returns the variable that sets `key`.
+/// Returns the environment variable that sets `key`.
 pub(super) fn variable(key: &str) -> String {
     format!(
         "{VARIABLE_PREFIX}{}",
@@ -202,7 +202,7 @@ pub(super) fn variable(key: &str) -> String {
     )
 }
 
-/// Returns the key that the variable `name` sets.
+/// Returns the key that the environment variable `name` sets; `None` if it sets none.
 pub(super) fn of_variable(name: &str) -> Option<Key> {
     if let Some((alias, _)) = ALIASES.iter().find(|(alias, _)| variable(alias) == name) {
         return Some(Key::dotted(alias));
@@ -238,7 +238,7 @@ pub(super) fn hint_for_key(key: &Key) -> String {
     })
 }
 
-/// Returns a hint for an unknown variable: one with the same last part, or the most similar one.
+/// Returns a hint for an unknown environment variable: one with the same last part, or the most similar one.
 pub(super) fn hint_for_variable(name: &str) -> String {
     let name = name.strip_prefix(VARIABLE_PREFIX).unwrap_or(name);
     let key = name.to_lowercase().replace("__", ".");
@@ -300,7 +300,7 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = (&'a str, &'a str)>) -> V
     near
 }
 
-/// More suggestions than this are not shown: a long list does not help the user.
+/// Maximum number of suggestions. A longer list does not help the user.
 const NEAR_MAX: usize = 3;
 
 fn did_you_mean(near: &[impl fmt::Display]) -> String {
@@ -316,8 +316,8 @@ fn did_you_mean(near: &[impl fmt::Display]) -> String {
 
 /// Returns every value below `value` with its dotted key, in the order in which it is declared.
 pub(super) fn leaves(value: &impl Serialize) -> Vec<(String, Value)> {
-    let text = serde_json::to_string(value).expect("plain data always serialises");
-    let node = serde_json::from_str(&text).expect("what was just written can be read");
+    let text = serde_json::to_string(value).expect("settings can be serialized");
+    let node = serde_json::from_str(&text).expect("serialized settings are valid JSON");
     let mut leaves = Vec::new();
     flatten(String::new(), node, &mut leaves);
     leaves
@@ -337,7 +337,7 @@ fn flatten(key: String, node: Node, leaves: &mut Vec<(String, Value)>) {
     }
 }
 
-/// Returns the text of the key `segment` in the table with the text `table`.
+/// Returns the dotted key of `segment` in `table`.
 fn below(table: &str, segment: String) -> String {
     let segment = Key(vec![segment]);
     match table {
@@ -346,7 +346,7 @@ fn below(table: &str, segment: String) -> String {
     }
 }
 
-/// JSON with tables that keep their order.
+/// A JSON value with tables that keep their order.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Node {

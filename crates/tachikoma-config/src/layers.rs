@@ -1,4 +1,4 @@
-//! Merges files, variables and flags. Later layers override earlier ones.
+//! Merges files, environment variables and flags. Later layers override earlier ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,8 +19,8 @@ use super::source::{self, line_at};
 /// Maximum size of a configuration file. A larger file is not a configuration.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Variables with our prefix that are not settings: a loop sets them for its child processes, or the program reads them before the
-/// configuration. Full names: `TACHIKOMA_SESSION` does not cover `TACHIKOMA_SESSION__STATE_DIR`.
+/// Variables with the prefix `TACHIKOMA_` that are not settings: a loop sets them for its child processes, or the program reads them before the
+/// configuration. These are full names: `TACHIKOMA_SESSION` does not include `TACHIKOMA_SESSION__STATE_DIR`.
 pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_LOOP_ID",
     "TACHIKOMA_INSIDE",
@@ -39,13 +39,13 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     tachikoma_core::PASSPHRASE_VARIABLE,
 ];
 
-/// Prefix of variables for the demo agent.
+/// Prefix of environment variables for the demo agent.
 const DEMO_PREFIX: &str = "TACHIKOMA_DEMO";
 
 /// Layers of configuration over the defaults. Later layers override earlier ones. The usual order is the user's file, the working
 /// directory's `tachikoma.toml`, the variables, the recorded launch, the flags.
 ///
-/// Problems are kept until [`Layers::load`], which returns them all.
+/// Problems are collected until [`Layers::load`], which returns all of them.
 ///
 /// ```
 /// use std::path::Path;
@@ -75,7 +75,7 @@ pub enum FileOf {
     User,
     /// A project's file. It may come from a cloned repository, so it needs the user's agreement.
     Project,
-    /// A project's file, whichever user owns it.
+    /// A project's file that may be owned by any user.
     ProjectOfAnyOwner,
 }
 
@@ -86,13 +86,13 @@ struct Assignment {
 }
 
 impl Layers {
-    /// Returns the defaults alone.
+    /// Returns layers that only contain the defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a file. Returns whether it exists. An absent file is accepted, a file of another user is a problem.
+    /// Adds a file. Returns whether it exists. A missing file is accepted. A file of another user is a problem.
     pub fn file(&mut self, path: &Path, of: FileOf) -> bool {
         let whole = |what: String| Problem {
             origin: file_origin(path, None),
@@ -124,7 +124,7 @@ impl Layers {
         true
     }
 
-    /// Adds the text of a project's file that is called `path` in messages.
+    /// Adds the text of a project's file. Messages name it `path`.
     pub fn text(&mut self, path: &Path, toml: &str) {
         self.text_of(path, toml, true);
     }
@@ -150,7 +150,7 @@ impl Layers {
         }
     }
 
-    /// Adds the environment variables with our prefix: `TACHIKOMA_MAX_ITERATIONS`, `TACHIKOMA_SESSION__SESSION_TIMEOUT`.
+    /// Adds the environment variables with the prefix `TACHIKOMA_`: `TACHIKOMA_MAX_ITERATIONS`, `TACHIKOMA_SESSION__SESSION_TIMEOUT`.
     pub fn variables(&mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) {
         let mut ours: Vec<(String, OsString)> = variables
             .into_iter()
@@ -174,7 +174,7 @@ impl Layers {
         self.layer(&origin).value(&Key::dotted(key), value);
     }
 
-    /// Adds one value as text: parsed as TOML if that fits the key, otherwise as a string. `key` is dotted.
+    /// Adds one value as text. The text is parsed as TOML if the result fits the key, and used as a string otherwise. `key` is dotted.
     pub fn set_text(&mut self, key: &str, text: &str, origin: Origin) {
         let origin = move |_: &str| origin.clone();
         self.layer(&origin).words(&Key::dotted(key), text);
@@ -183,7 +183,7 @@ impl Layers {
     /// Merges the layers into settings.
     ///
     /// # Errors
-    /// Returns every problem of every layer, also of values that a higher layer replaces.
+    /// Returns every problem of every layer, even of values that a later layer replaces.
     pub fn load(self) -> Result<Loaded, SettingsError> {
         let mut table = Table::new();
         let mut origins = BTreeMap::new();
@@ -200,7 +200,7 @@ impl Layers {
                     return Ok(loaded);
                 }
             }
-            // Every value was checked alone. If they do not fit together, report a problem instead of a panic.
+            // Every value was checked alone. If the values are invalid together, this is reported as a problem and does not panic.
             Err(finding) => problems.push(finding_at(Origin::Default, finding)),
         }
         Err(SettingsError { problems })
@@ -254,14 +254,14 @@ fn finding_at(origin: Origin, finding: Finding) -> Problem {
     }
 }
 
-/// One layer while it is added.
+/// One layer while its values are added.
 struct Layer<'a> {
     layers: &'a mut Layers,
-    /// The name by which this layer set each key.
+    /// For each key, the name under which this layer set it. It may be an alias.
     given: BTreeMap<String, String>,
-    /// Returns the origin of a place in this layer.
+    /// Function that returns the origin of a place in this layer.
     origin: &'a dyn Fn(&str) -> Origin,
-    /// Whether settings that name programs or loosen permissions need the user's agreement here.
+    /// Whether settings of this layer that name programs or loosen permissions need the user's agreement.
     is_guarded: bool,
 }
 

@@ -7,9 +7,9 @@ use super::{ContextSettings, GitSettings, SessionSettings, Settings, keys, loade
 /// Reloaded settings of a running loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Live {
-    /// The settings that apply from now on.
+    /// The settings that are used from now on.
     pub settings: Settings,
-    /// Changed keys that apply only with the next run.
+    /// Changed keys that are used only from the next run on.
     pub later: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Live {
         let wanted = keys::leaves(new).into_iter();
         let later = wanted.filter(|(key, value)| holds.get(key) != Some(value));
         let mut later: Vec<String> = later.map(|(key, _)| key).collect();
-        // All secrets are shown as `***`, so compare their values.
+        // Secrets are masked as `***` in the comparison above, so their values are compared here.
         let hidden = [
             ("notify", settings.notify != new.notify),
             ("agents", settings.agents != new.agents),
@@ -62,12 +62,12 @@ impl Live {
         Self { later, settings }
     }
 
-    /// Returns the settings that are not defaults, as a launch records them.
+    /// Returns the settings that differ from the defaults, as a launch records them.
     pub fn recorded(&self) -> BTreeMap<String, String> {
         loaded::not_defaults(&self.settings)
     }
 
-    /// Returns their hash, as a launch records it.
+    /// Returns the hash of the settings, as a launch records it.
     pub fn hash(&self) -> String {
         format!("{:08x}", loaded::hash(&self.settings))
     }

@@ -1,4 +1,4 @@
-//! The merged settings, with the origin of each.
+//! The merged settings, with the origin of each value.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use super::guarded::Guarded;
 use super::problem::Origin;
 use super::{Settings, keys};
 
-/// The merged settings, with the origin of each.
+/// The merged settings, with the origin of each value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
-    /// The settings.
+    /// The merged settings.
     pub settings: Settings,
-    /// Origins of the keys that were set.
+    /// Origins of the keys that are set, by dotted key. Other keys have their default.
     origins: BTreeMap<String, Origin>,
     /// Settings of the project's file that name programs or loosen permissions.
     pub guarded: Guarded,
@@ -24,9 +24,9 @@ pub struct Loaded {
 pub struct Entry<'a> {
     /// The dotted key.
     pub key: String,
-    /// The value as TOML, with secrets as `***`; `None` if the key is absent.
+    /// The value as TOML, with secrets as `***`; `None` if the key has no value.
     pub value: Option<String>,
-    /// Where the value came from.
+    /// Origin of the value.
     pub origin: &'a Origin,
 }
 
@@ -60,13 +60,13 @@ impl Loaded {
             })
     }
 
-    /// Returns the settings that differ from the defaults, by key, as TOML with secrets as `***`; an absent value is empty.
+    /// Returns the settings that differ from the defaults, by key, as TOML with secrets as `***`. A missing value is empty.
     #[must_use]
     pub fn not_defaults(&self) -> BTreeMap<String, String> {
         not_defaults(&self.settings)
     }
 
-    /// Returns a hash of the values, independent of their origin. Secrets are left out, because the hash is stored and could be used
+    /// Returns a hash of the values, independent of their origin. Secrets are not included, because the hash is stored and could be used
     /// to guess them.
     #[must_use]
     pub fn hash(&self) -> u32 {
@@ -81,11 +81,11 @@ impl Loaded {
     }
 }
 
-/// Returns a value as TOML; `None` if it is absent.
+/// Returns a value as TOML; `None` if there is no value.
 pub(super) fn toml_text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
-        // 85, not 85.0.
+        // A whole number is shown without decimals: 85 and not 85.0.
         Value::Number(number) => Some(match number.as_f64() {
             Some(float) if number.is_f64() => float.to_string(),
             Some(_) | None => number.to_string(),
@@ -111,6 +111,6 @@ pub(super) fn not_defaults(settings: &Settings) -> BTreeMap<String, String> {
 }
 
 pub(super) fn hash(settings: &Settings) -> u32 {
-    let text = serde_json::to_vec(settings).expect("plain data always serialises");
+    let text = serde_json::to_vec(settings).expect("settings can be serialized");
     crc32c::crc32c(&text)
 }

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 /// Origin of a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// The key is not set.
+    /// The key is not set and has its default.
     #[default]
     Default,
-    /// A file.
+    /// A configuration file.
     File {
-        /// The file, as it was named.
+        /// Path of the file, as it was given.
         path: PathBuf,
-        /// The line of the value, counted from 1; `None` if the whole file is meant.
+        /// Line of the value, counted from 1; `None` if the problem concerns the whole file.
         line: Option<usize>,
     },
     /// An environment variable, by its name.
@@ -25,7 +25,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns the line in the file.
+    /// Returns the line in the file; `None` for other origins.
     pub(super) fn line(&self) -> Option<usize> {
         match self {
             Self::File { line, .. } => *line,
@@ -53,19 +53,19 @@ impl fmt::Display for Origin {
 /// A problem of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its origin.
+    /// Origin of the value with the problem.
     pub origin: Origin,
     /// The key that has the problem; `None` if the text is not valid TOML.
     pub key: Option<String>,
-    /// The problem.
+    /// Description of the problem.
     pub what: String,
-    /// How to fix it.
+    /// How to fix the problem; `None` if there is no hint.
     pub hint: Option<String>,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A line break in a value must not look like another message.
+        // Newlines are escaped, so that a value cannot look like another message.
         let what = self.what.replace('\n', "\\n");
         write!(f, "{}: {what}", self.origin)?;
         match &self.hint {

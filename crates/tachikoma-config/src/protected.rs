@@ -1,4 +1,4 @@
-//! Protected files: never read, never in snapshots, never committed.
+//! Protected files: Tachikoma never reads them, and never adds them to snapshots or commits.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,25 +8,25 @@ use globset::{Candidate, Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Patterns of protected files.
 ///
-/// A pattern without a slash matches a name in any directory, one with a slash a path below any directory, and one that begins with a
-/// slash a path from the top of the repository. Case is ignored. A pattern that matches a directory protects everything below it.
+/// A pattern without a slash matches a name in any directory. A pattern with a slash matches a path below any directory. A pattern that begins with a
+/// slash matches a path from the top of the repository. Case is ignored. A pattern that matches a directory protects everything below it.
 #[derive(Clone, Debug, Default)]
 pub struct Protected {
     names: GlobSet,
     paths: GlobSet,
 }
 
-/// A pattern that cannot be used.
+/// A pattern that is not a valid glob.
 #[derive(Debug, thiserror::Error)]
 #[error("pattern `{pattern}`: {why}")]
 pub struct ProtectedError {
-    /// The pattern.
+    /// The invalid pattern.
     pub pattern: String,
     why: String,
 }
 
 impl Protected {
-    /// Reads patterns.
+    /// Parses patterns.
     ///
     /// # Errors
     /// A pattern is not a valid glob.
@@ -47,7 +47,7 @@ impl Protected {
         Self::read(patterns).map(drop)
     }
 
-    /// Splits patterns into those of names and those of paths.
+    /// Splits patterns into those for names and those for paths.
     fn read<P: AsRef<str>>(
         patterns: &[P],
     ) -> Result<(GlobSetBuilder, GlobSetBuilder), ProtectedError> {
@@ -61,7 +61,7 @@ impl Protected {
             if plain.starts_with('/') {
                 paths.add(glob(pattern, from_top)?);
             } else if plain.contains('/') {
-                // The loop may run below the top of the repository. It is better to protect too many files than too few.
+                // The pattern matches below any directory, because the loop may run below the top of the repository.
                 paths.add(glob(pattern, &format!("**/{plain}"))?);
             } else {
                 names.add(glob(pattern, plain)?);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_named() {
+    fn error_names_the_invalid_pattern() {
         let error = Protected::new(&["*.key", "a{b"]).unwrap_err();
         assert_eq!(error.pattern, "a{b");
         assert!(Protected::new(&["/"]).is_err());

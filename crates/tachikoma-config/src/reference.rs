@@ -70,7 +70,7 @@ Secrets are shown as `***` everywhere.
 /// A section of the configuration page. Tables with the same keys share a section if all or none of them are implemented.
 struct Section {
     headings: Vec<String>,
-    /// One of the tables, for its keys.
+    /// Name of one of the tables. Its keys are listed.
     table: String,
     is_list: bool,
     keys: Vec<String>,
@@ -129,7 +129,7 @@ fn heading(table: &str, is_list: bool) -> String {
     }
 }
 
-/// Returns the keys in order. The schema keeps the order of required keys only, so they come first.
+/// Returns the keys of a table in order. Required keys come first, because the schema only keeps their order.
 fn list_keys(items: &Value) -> Vec<String> {
     let required: Vec<String> = items["required"]
         .as_array()

@@ -14,7 +14,7 @@ use super::scalars::Secret;
 use crate::protected::Protected;
 use tachikoma_test_results::ReportPattern;
 
-/// A violated rule.
+/// A rule that the settings violate.
 struct Broken {
     keys: Vec<String>,
     what: String,
@@ -134,7 +134,7 @@ fn percents(settings: &Settings, broken: &mut BrokenRules) {
         ("context.warning_percent", warning),
         ("context.hard_limit_percent", hard_limit),
     ] {
-        // A fresh session already uses more than one percent, so every iteration would be cut. 0.5 is meant as a fraction.
+        // A fresh session already uses more than one percent, so every iteration would be interrupted. A user who writes 0.5 means a fraction.
         if value.get() < 1.0 {
             are_valid = false;
             broken.add_key(
@@ -144,7 +144,7 @@ fn percents(settings: &Settings, broken: &mut BrokenRules) {
             );
         }
     }
-    // 100 turns the warning off.
+    // A warning at 100 percent is off, so it may exceed the hard limit.
     if are_valid && warning > hard_limit && warning.get() != 100.0 {
         broken.add(
             &["context.warning_percent", "context.hard_limit_percent"],
@@ -156,7 +156,7 @@ fn percents(settings: &Settings, broken: &mut BrokenRules) {
     }
 }
 
-/// An invalid expression would never match, and the user would not notice.
+/// Checks the patterns. An invalid one would never match, and the user would not notice.
 fn patterns(settings: &Settings, broken: &mut BrokenRules) {
     let stop = &settings.stop_conditions.stop_on_patterns;
     let reboot = &settings.reboot.triggers.on_patterns;
@@ -166,7 +166,7 @@ fn patterns(settings: &Settings, broken: &mut BrokenRules) {
     let reboot = reboot.iter().map(|it| ("reboot.triggers.on_patterns", it));
     for (key, pattern) in stop.chain(reboot) {
         match regex::Regex::new(pattern) {
-            // It would match every answer.
+            // A pattern that matches every text is rejected.
             Ok(regex) if regex.is_match("") && regex.is_match("x\n\u{1}") => broken.add_key(
                 key,
                 format!(": `{pattern}` matches every text"),
@@ -210,7 +210,7 @@ fn agents(settings: &Settings) -> [(&'static str, &AgentSettings); 6] {
     ]
 }
 
-/// A model is an argument of the agent: it must not be taken for one of its flags.
+/// Checks the models. A model is an argument of the agent, so it must not look like a flag.
 fn models(settings: &Settings, broken: &mut BrokenRules) {
     for (agent, own) in agents(settings) {
         let Some(model) = own.model.as_deref() else {
@@ -292,10 +292,10 @@ fn cloud(settings: &Settings, broken: &mut BrokenRules) {
     }
 }
 
-/// Gates run one after the other after an iteration. A user with more of them should combine them in a script.
+/// Maximum number of gates. They run one after another. A user with more of them should combine them in a script.
 const GATES_MAX: usize = 32;
 
-/// All scripts run at the same time, each in its own process.
+/// Maximum number of stop scripts. All of them run at the same time, each in its own process.
 const SCRIPTS_MAX: usize = 16;
 
 fn gates(settings: &Settings, broken: &mut BrokenRules) {
@@ -408,7 +408,7 @@ fn notify_needs(settings: &Settings, broken: &mut BrokenRules) {
                 url,
             ],
         };
-        // Report only the first missing key: it often shows the mistake.
+        // Only the first missing key is reported, because it often shows the mistake.
         if let Some((_, key, hint)) = needs.into_iter().find(|(is_missing, ..)| *is_missing) {
             let to = notify.to.word();
             let what = format!("`notify.to` is `{to}`, which needs `notify.{key}`");
@@ -453,7 +453,7 @@ fn hooks(settings: &Settings, broken: &mut BrokenRules) {
     }
 }
 
-/// Rejects `***` in place of a secret: it was copied from output that masks secrets.
+/// Rejects `***` as the value of a secret: the user copied it from output that masks secrets.
 fn masks(settings: &Settings, broken: &mut BrokenRules) {
     let command = [("command", &settings.agents.command.env)];
     let environments = agents(settings).map(|(agent, own)| (agent, &own.env));

@@ -33,13 +33,13 @@ impl HumanDuration {
         Self(Duration::from_secs(seconds))
     }
 
-    /// Returns the duration itself.
+    /// Returns the value as a [`Duration`].
     #[must_use]
     pub const fn get(self) -> Duration {
         self.0
     }
 
-    /// Returns the duration as a limit; `None` if it is zero.
+    /// Returns the duration as a timeout; `None` if it is zero, which means no timeout.
     #[must_use]
     pub fn limit(self) -> Option<Duration> {
         (!self.0.is_zero()).then_some(self.0)
@@ -102,7 +102,7 @@ impl JsonSchema for HumanDuration {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // Not `duration`: that format means ISO 8601.
+        // The format is not called `duration`, because that means ISO 8601.
         json_schema!({ "type": "string", "format": "human-duration" })
     }
 }
@@ -119,7 +119,7 @@ impl Percent {
         self.0
     }
 
-    /// Returns a default; checked at compile time.
+    /// Returns a percentage for a default value. It is checked at compile time.
     pub(super) const fn whole(percent: u8) -> Self {
         assert!(percent <= 100, "a percentage is at most 100");
         Self(percent as f64)
@@ -130,7 +130,7 @@ impl TryFrom<f64> for Percent {
     type Error = OutOfRange;
 
     fn try_from(number: f64) -> Result<Self, OutOfRange> {
-        // NaN is in no range.
+        // NaN is rejected too, because it is not in any range.
         if (0.0..=100.0).contains(&number) {
             return Ok(Self(number));
         }
@@ -220,10 +220,10 @@ impl JsonSchema for Usd {
 pub struct Secret(String);
 
 impl Secret {
-    /// Shown in place of a secret.
+    /// Text that is shown instead of a secret.
     pub const MASK: &'static str = "***";
 
-    /// Returns the secret text, for the one place that uses it.
+    /// Returns the secret text. Only the code that uses the secret may call this.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! Parses TOML text into values with their lines.
+//! Parses TOML text into values with their line numbers.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl Lines {
     /// Returns the line of a place such as `gate[1].timeout`, or of the table that contains it.
     pub(super) fn of(&self, place: &str) -> Option<usize> {
         let mut place = place;
-        // Terminates: the place gets shorter.
+        // This loop ends, because the place gets shorter in each round.
         loop {
             if let Some(line) = self.0.get(place) {
                 return Some(*line);
@@ -61,7 +61,7 @@ fn complaint(error: &toml::de::Error, text: &str) -> NotToml {
     }
 }
 
-/// Well-formed text fails only if a number is out of range.
+/// Returns the error for a number that is out of range. Well-formed TOML fails only for this reason.
 fn number_complaint(error: &toml::de::Error, text: &str) -> NotToml {
     let number = error.span().and_then(|span| text.get(span));
     NotToml {
@@ -70,7 +70,7 @@ fn number_complaint(error: &toml::de::Error, text: &str) -> NotToml {
     }
 }
 
-/// Returns the line, counted from 1, of the byte at `offset`.
+/// Returns the number of the line, counted from 1, that contains the byte at `offset`.
 pub(super) fn line_at(text: &str, offset: usize) -> usize {
     let before = text.as_bytes().iter().take(offset);
     1 + before.filter(|byte| **byte == b'\n').count()

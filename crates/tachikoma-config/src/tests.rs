@@ -1,4 +1,4 @@
-//! The rules of the configuration, as tables of text in and messages out.
+//! Tests of the configuration rules: TOML text and the messages that are expected for it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -49,7 +49,7 @@ fn documented_configuration() -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-// complaint_9
+// This test covers complaint 9 of users of similar programs.
 #[test]
 fn documented_configuration_equals_the_defaults() {
     assert_eq!(loaded(CONTRACT).settings, Settings::default());
@@ -89,7 +89,7 @@ fn settings_round_trip_through_json_and_toml() {
     assert_eq!(loaded(&toml::to_string(&full).unwrap()).settings, full);
 }
 
-/// Each block of the file is a configuration (`> ` before a line of TOML, `$ ` before a variable) and the expected messages.
+/// Each block of the file is a configuration (TOML lines start with `> `, variables with `$ `) and the expected messages.
 #[test]
 fn problems_are_reported_with_place_and_hint() {
     for block in PROBLEMS.trim_end().split("\n\n") {
@@ -512,11 +512,14 @@ fn schema_has_defaults_and_reference_describes_every_key() {
     assert_eq!(schema["properties"]["iteration_delay"]["default"], "5s");
     assert_eq!(schema["properties"]["context_threshold"]["maximum"], 100);
     for name in NOT_SETTINGS {
-        assert!(reference().contains(&format!("`{name}`")), "{name} is told");
+        assert!(
+            reference().contains(&format!("`{name}`")),
+            "{name} is missing in the reference"
+        );
     }
     assert!(
         !reference().contains("|  |"),
-        "every key has a type and a meaning"
+        "every key in the reference has a type and a description"
     );
 }
 

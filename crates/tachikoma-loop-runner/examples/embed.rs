@@ -1,8 +1,8 @@
-//! A whole loop in a program of its own: `embed DIRECTORY`.
+//! Runs a whole loop from inside another program: `embed DIRECTORY`.
 //!
 //! The agent is a shell script that writes one line into a file in each iteration. The program prints the events of the loop, pauses and
 //! resumes it, and stops it after the third iteration.
-#![expect(clippy::print_stdout, reason = "printing is all this program does")]
+#![expect(clippy::print_stdout, reason = "this program prints its results")]
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -11,11 +11,11 @@ use tachikoma_loop_runner::settings::HumanDuration;
 use tachikoma_loop_runner::{LoopEvent, LoopHandle, LoopRunner, Notice, Settings, Urgency};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-/// What the agent runs in each iteration.
+/// Shell script that the agent runs in each iteration.
 const AGENT: &str = "cat >/dev/null; echo \"iteration $TACHIKOMA_ITERATION\" | tee -a work.txt";
 
 fn main() -> ExitCode {
-    // The loop starts this program again, as the guard of its agents.
+    // The loop starts this program again as the guard of its agents.
     if let Some(code) = tachikoma_loop_runner::run_guard(std::env::args_os()) {
         return code;
     }
@@ -48,7 +48,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .await?;
     let handle = runner.handle();
     let events = handle.subscribe();
-    // The operator of this example runs beside the loop.
+    // The task that controls the loop runs concurrently with it.
     let operator = tokio::spawn(operate(handle.clone(), events));
     let outcome = runner.run().await?;
     runner.close().await;
@@ -62,7 +62,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Prints what happens, pauses the loop after the first iteration, resumes it, and stops it after the third.
+/// Prints the events of the loop, pauses it after the first iteration, resumes it, and stops it after the third.
 async fn operate(handle: LoopHandle, mut events: Receiver<Notice>) {
     while !handle.state().is_terminal() {
         let record = match events.recv().await {

@@ -1,4 +1,4 @@
-//! A guard program: all that a program embedding the runner needs besides its own main.
+//! A guard program: the only thing that a program that embeds the runner needs besides its own `main`.
 
 fn main() -> std::process::ExitCode {
     tachikoma_loop_runner::process::serve()

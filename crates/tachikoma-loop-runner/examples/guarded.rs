@@ -1,7 +1,7 @@
 //! Uses the process layer only: runs one agent under a guard and prints its events.
 //!
 //! `guarded GUARD MARKER cgroup|guard all|marked DIRECTORY PROGRAM [ARGS...]`
-#![expect(clippy::print_stdout, reason = "printing is all this program does")]
+#![expect(clippy::print_stdout, reason = "this program prints its results")]
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use tachikoma_loop_runner::process::{
 use tachikoma_loop_runner::session::pump::{Flow, Pump};
 use tachikoma_loop_runner::session::transcript::Transcript;
 
-/// Lines longer than this are cut.
+/// Output lines that are longer than this many bytes are truncated.
 const LINE_BYTES_MAX: usize = 1024 * 1024;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,5 +1,5 @@
 //! Ends the leftover processes of a dead runner of the loop `MARKER` and prints them: `leftovers MARKER`.
-#![expect(clippy::print_stdout, reason = "printing is all this program does")]
+#![expect(clippy::print_stdout, reason = "this program prints its results")]
 
 fn main() {
     let marker = std::env::args().nth(1).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Commands on stored loops that need more than their files: restore, verify, purge, retention and re-encryption. Each caller holds the
-//! lock of the working directory.
+//! Commands on stored loops that do more than read or write single files: restore, verify, purge, retention and re-encryption. The
+//! caller of each command holds the lock of the working directory.
 
 pub mod purge;
 pub(crate) mod reencrypt;

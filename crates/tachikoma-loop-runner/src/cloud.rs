@@ -13,39 +13,39 @@ use crate::store::{StoreError, encryption};
 
 pub use tachikoma_cloud::{CloudEnvironment, CloudError as Error, Proxies, check};
 
-/// The text between the name of a backup and its digest.
+/// Separates the name of a backup from its digest in the name of an object.
 const DIGEST: &str = ".sha256-";
 
-/// The text before that if the backup contains the work, so that a list of names shows it.
+/// Comes before the digest in the names of backups that contain the work, so that a list of names shows it.
 const WORK: &str = ".work";
 
-/// The digits of the digest in a name: 128 bits identify the file, and the name is not too long for file systems.
+/// Number of hex digits of the digest in a name. 128 bits identify the file, and the name stays short enough for file systems.
 const DIGEST_CHARS: usize = 32;
 
-/// More than the size of any backup: journal and bundle of 256 MiB each, and 88 MiB of other files.
+/// Maximum size of a download. It is larger than any backup: journal and bundle of 256 MiB each, and 88 MiB of other files.
 const COPY_BYTES_MAX: u64 = 640 << 20;
 
-/// The object store of a loop's backups.
+/// The object store for the backups of loops.
 #[derive(Clone, Debug)]
 pub struct Cloud {
-    /// The address, without a secret.
+    /// Address of the object store, without secrets.
     pub url: String,
-    /// Where credentials are searched.
+    /// Where the credentials of the object store are searched.
     pub cloud_environment: CloudEnvironment,
-    /// How many backups of a loop are kept; 0 keeps all.
+    /// Maximum number of backups per loop; older ones are deleted. 0 keeps all.
     pub max: u32,
 }
 
-/// A remote backup.
+/// A backup in the object store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Copied {
-    /// The parts of its name; the path is only the name. First, so that newer backups are greater.
+    /// Parts of the backup's name; the path is only the name. This is the first field, so that newer backups compare as greater.
     listed: Listed,
-    /// Whether it contains the work.
+    /// Whether the backup contains the work.
     pub has_work: bool,
-    /// The first digits of its SHA-256.
+    /// The first hex digits of the SHA-256 of the backup.
     pub digest: String,
-    /// Its size.
+    /// Size of the backup in bytes.
     pub bytes: u64,
 }
 
@@ -68,55 +68,55 @@ impl Copied {
         })
     }
 
-    /// Returns the name that the backup has in its directory.
+    /// Returns the file name of the backup in a local backup directory.
     #[must_use]
     pub fn name(&self) -> String {
         self.listed.path.display().to_string()
     }
 
-    /// Returns whether it can be read only with a key.
+    /// Returns whether the backup is encrypted.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.name().ends_with(encryption::SUFFIX)
     }
 
-    /// Returns the name of the object.
+    /// Returns the name of the object in the store.
     #[must_use]
     pub fn object(&self) -> String {
         object_name(&self.name(), self.has_work, &self.digest)
     }
 
-    /// Returns the loop.
+    /// Returns the loop of the backup.
     #[must_use]
     pub fn loop_id(&self) -> LoopId {
         self.listed.loop_id
     }
 
-    /// Returns the last record in it.
+    /// Returns the number of the last record in the backup.
     #[must_use]
     pub fn seq(&self) -> Seq {
         self.listed.seq
     }
 
-    /// Returns when it was taken, as `20261115T054715Z`.
+    /// Returns when the backup was taken, for example `20261115T054715Z`.
     #[must_use]
     pub fn taken_at(&self) -> &str {
         &self.listed.taken_at
     }
 }
 
-/// The result of sending a backup.
+/// The result of uploading a backup.
 #[derive(Debug)]
 pub struct UploadedBackup {
-    /// Its size.
+    /// Size of the backup in bytes.
     pub bytes: u64,
-    /// Whether the store had it already.
+    /// Whether the store already had the backup.
     pub was_there: bool,
     /// The remote backup; `None` if the file does not have the name of a backup.
     copied: Option<Copied>,
 }
 
-/// Why a backup was not sent.
+/// Why a backup was not uploaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The file was deleted, because a newer backup replaced it.
@@ -134,7 +134,7 @@ fn object_name(name: &str, has_work: bool, digest: &str) -> String {
 }
 
 impl Cloud {
-    /// Returns whether the store is a directory of this machine.
+    /// Returns whether the store is a local directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.url.starts_with("file:")
@@ -144,10 +144,10 @@ impl Cloud {
         tachikoma_cloud::open(&self.url, &self.cloud_environment)
     }
 
-    /// Sends a backup, once.
+    /// Uploads a backup. Does not retry.
     ///
     /// # Errors
-    /// The file is gone or cannot be read, or the store refuses it.
+    /// The file was deleted or cannot be read, or the store refuses the upload.
     pub async fn send(&self, path: &Path, has_work: bool) -> Result<UploadedBackup, SendError> {
         let io = |action, source| CloudError::Io {
             action,
@@ -176,7 +176,7 @@ impl Cloud {
         })
     }
 
-    /// Deletes the oldest backups of a loop after one was sent. Files with other names stay, and so does the newest backup with the work.
+    /// Deletes the oldest backups of a loop after an upload. Files with other names are kept, and so is the newest backup with the work.
     ///
     /// # Errors
     /// The store refuses to list or delete them.
@@ -248,10 +248,10 @@ impl Cloud {
 /// Why a backup was not downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The store failed, or its file is damaged.
+    /// The store failed, or the downloaded backup is damaged.
     #[error(transparent)]
     Cloud(#[from] CloudError),
-    /// The file cannot be written.
+    /// The downloaded file cannot be written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

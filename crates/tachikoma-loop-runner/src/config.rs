@@ -47,45 +47,45 @@ pub(crate) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
 /// attributed to others. Longer than it takes to read a gigabyte from a slow disk.
 pub(crate) const OPENING_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
+/// The whole configuration of a [`LoopRunner`](crate::LoopRunner).
 #[derive(Clone, Debug)]
 pub struct LoopConfig {
     /// The effective settings.
     pub settings: Settings,
-    /// The working directory, absolute.
+    /// Absolute path of the working directory.
     pub working_dir: PathBuf,
     /// The recorded part of the configuration: agent, prompt and settings.
     pub launch: Launch,
     /// Whether to begin a new loop even if the last one could continue.
     pub new_loop: bool,
-    /// The id of the loop that this run begins, if it begins one; `None` = a random one.
+    /// The id for a new loop; `None` = a random id. Not used if this run continues a loop.
     pub new_loop_id: Option<LoopId>,
     /// The program that runs [`serve`](crate::process::serve), with its arguments.
     pub guard: Vec<OsString>,
-    /// The program that plays the `demo` agent, with its arguments.
+    /// The program that acts as the `demo` agent, with its arguments.
     pub demo: Vec<OsString>,
-    /// The program that plays the bridge to OpenCode's server ([`bridge::run`](crate::opencode::bridge::run)), with its
+    /// The program that connects to OpenCode's server ([`bridge::run`](crate::opencode::bridge::run)), with its
     /// arguments.
     pub bridge: Vec<OsString>,
-    /// User and password for OpenCode's server; `None` if the environment has none.
+    /// User and password for OpenCode's server; `None` if the environment sets neither.
     pub opencode_login: Option<Login>,
     /// The directory of the control socket. Only the user may write to it.
     pub runtime_dir: PathBuf,
-    /// The directory for the store of a loop that is not kept (`state.enabled = false`). Only the user may write to it.
+    /// The directory for the files of a loop that is not stored (`state.enabled = false`). Only the user may write to it.
     pub temporary_dir: PathBuf,
-    /// The `PATH` in which agents are searched.
+    /// The `PATH` variable that is searched for agents; `None` if it is not set.
     pub search_path: Option<OsString>,
-    /// Returns the offset of a time zone that an agent names, and of the local one.
+    /// Function that returns the UTC offset of a time zone that an agent names, and of the local time zone.
     pub zone_offset: ZoneOffset,
     /// Which children of this process are ended with the loop if the guard is killed.
     pub adoption: Adoption,
-    /// What to do when records are lost.
+    /// Whether a loop with lost records may continue.
     pub loss: Loss,
-    /// Whether to put the agent's processes into a control group if possible.
+    /// Whether to put the agent's processes into a cgroup if possible.
     pub cgroup: bool,
-    /// The values of the variables that the settings name. Only notifications get them.
+    /// Values of the environment variables that the notification settings name. Only notifications get them.
     pub secrets: BTreeMap<String, Secret>,
-    /// Where credentials of an object store are searched.
+    /// Where the credentials of the object store are searched.
     pub cloud_environment: CloudEnvironment,
     /// Encrypts and decrypts the files of the loop.
     pub encryption: Encryption,
@@ -93,19 +93,19 @@ pub struct LoopConfig {
     pub disk_full_timeout: Duration,
 }
 
-/// The directory of the supervisor of a loop's own server, next to that of the shared server.
+/// Directory of the supervisor of a loop's own OpenCode server, next to the directory of the shared server.
 const OWN_DIR: &str = "opencode-agent";
 
-/// Which server a loop uses.
+/// The OpenCode server that a loop uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenCodeServer {
     /// A server at this address that the loop does not supervise.
     Attached(String),
     /// The server of `tachikoma opencode up`, with the directory of its supervisor.
     Shared(PathBuf),
-    /// A server of the loop, with the directory of its supervisor.
+    /// A server that only this loop uses, with the directory of its supervisor.
     Own(PathBuf),
-    /// No server: every turn is a process.
+    /// No server: every turn runs its own OpenCode process.
     None,
 }
 
@@ -141,7 +141,7 @@ impl LoopConfig {
             working_dir,
             search_path: None,
             zone_offset: |_| None,
-            // The embedding program may have other children.
+            // Other child processes of the embedding program must not be ended with the loop.
             adoption: Adoption::Marked,
             loss: Loss::Refuse,
             cgroup: true,
@@ -206,8 +206,9 @@ impl LoopConfig {
         }))
     }
 
-    /// Returns which server an agent works in. The choice was made with the agent, because the server of `tachikoma opencode up` may start
-    /// and stop meanwhile.
+    /// Returns which OpenCode server an agent uses. The choice was made when the agent was created, because the server of
+    /// `tachikoma opencode up` may start
+    /// and stop in the meantime.
     #[must_use]
     pub fn opencode_server(&self, agent: &Agent) -> OpenCodeServer {
         let way = match agent {
@@ -291,7 +292,7 @@ impl LoopConfig {
         })
     }
 
-    /// Returns the program that starts OpenCode, and the arguments that come first.
+    /// Returns the program that starts OpenCode, with its first arguments.
     ///
     /// # Errors
     /// The configured command line is not valid.
@@ -306,7 +307,7 @@ impl LoopConfig {
         self.opencode_login.is_some() || own.contains_key("OPENCODE_SERVER_PASSWORD")
     }
 
-    /// Returns what the configuration permits an agent.
+    /// Returns the permissions that the configuration gives to an agent.
     #[must_use]
     pub fn permitted(&self, agent: &str) -> Permitted {
         let agents = &self.settings.agents;
@@ -364,7 +365,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns how work is committed, or surveyed where there is no repository.
+    /// Returns the rules for commits, or for surveys of the work tree if there is no repository.
     pub(crate) fn keep_rules(&self, repository: bool) -> AutocommitRules {
         let git = &self.settings.git;
         AutocommitRules {
@@ -375,7 +376,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns the rules of the loop for an agent, in a repository or not.
+    /// Returns the rules of the loop for an agent. `repository` says whether the working directory is in a git repository.
     pub(crate) fn policy_in(&self, agent: &Agent, repository: bool) -> Policy {
         let mut policy = self.policy(agent);
         set_keep_rules(&mut policy, Some(self.keep_rules(repository)));
@@ -423,7 +424,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns why the configured redline cannot be reached, if that is known before the agent runs.
+    /// Returns why the configured redline can never be reached; `None` if that is not known before the agent runs.
     #[must_use]
     pub fn redline_problem(&self, agent: &Agent) -> Option<String> {
         let window = agent.window_tokens()?;
@@ -462,19 +463,19 @@ impl LoopConfig {
             .collect()
     }
 
-    /// Returns the path of the snapshot, without the suffixes of its format.
+    /// Returns the path of the snapshot, without the suffixes for compression and encryption.
     #[must_use]
     pub fn snapshot_path(&self) -> PathBuf {
         self.resolve(&self.settings.state.state_path)
     }
 
-    /// Returns how snapshot and backups are written.
+    /// Returns whether snapshot and backups are compressed.
     #[must_use]
     pub fn packing(&self) -> Packing {
         Packing::of(self.settings.state.compress)
     }
 
-    /// Returns where backups are kept, and how many.
+    /// Returns the directory of the backups and how many of them are kept.
     #[must_use]
     pub fn backups(&self) -> Backups {
         Backups {
@@ -485,7 +486,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns the object store to which backups are uploaded; `None` if they are not.
+    /// Returns the object store for backups; `None` if backups are not uploaded.
     pub(crate) fn cloud(&self) -> Option<Cloud> {
         let state = &self.settings.state;
         let url = state.cloud_url.clone().filter(|_| state.enabled)?;
@@ -507,7 +508,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns the other places from which the state of the loop can be recovered.
+    /// Returns the other files from which the state of the loop can be recovered.
     pub(crate) fn copies(&self) -> Copies {
         Copies {
             snapshot: self.snapshot_path(),
@@ -516,7 +517,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns the file of the snapshot in its configured format.
+    /// Returns the path of the snapshot, with the suffixes of its configured format.
     pub(crate) fn packed_snapshot_path(&self) -> PathBuf {
         self.packing().path(&self.snapshot_path(), &self.encryption)
     }
@@ -543,19 +544,19 @@ impl LoopConfig {
     }
 }
 
-/// Sets the rules for commits. A launch has more time then, because it waits for the snapshot before it.
+/// Sets the rules for commits. The launch timeout is longer then, because a launch waits for the git snapshot before it.
 pub(crate) fn set_keep_rules(policy: &mut Policy, rules: Option<AutocommitRules>) {
     let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
     policy.timeouts.launch = Timeouts::default().launch + waits;
     policy.autocommit = rules;
 }
 
-/// Returns a budget in millionths of a dollar; at least one if a budget is set.
+/// Converts a budget from dollars to millionths of a dollar. The result is at least 1 if a budget is set.
 fn budget_microusd(usd: f64) -> u64 {
     microusd(usd).max(u64::from(usd > 0.0))
 }
 
-/// Returns environment variables with their secret values.
+/// Returns environment variables with their secret values in plain text.
 pub(crate) fn exposed(env: &BTreeMap<String, Secret>) -> Vec<(OsString, OsString)> {
     env.iter()
         .map(|(name, value)| (name.into(), value.expose().into()))

@@ -19,13 +19,13 @@ pub(crate) use ask::Questions;
 pub(crate) use run::{GateRun, GatesRan};
 pub(crate) use tested::TestHistory;
 
-/// How long a stop script may take. A check that takes longer should be a gate.
+/// Timeout of a stop script. A check that takes longer should be a gate.
 pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Additional time before the core gives a check up, in which scripts are ended and their results reported.
+/// Additional time until the core cancels a check. In this time scripts are ended and their results reported.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// The name of the task in an error message.
+/// Name of the background task in error messages.
 const CHECK: &str = "check after an iteration";
 
 /// The result of a check.
@@ -35,22 +35,22 @@ pub(crate) enum CheckOutput {
     Gates(GatesRan),
 }
 
-/// A check that runs. Dropping it aborts it.
+/// A running check. Dropping it aborts the check.
 #[derive(Debug)]
 pub(crate) struct CheckRun {
-    /// The number of the core's order, which the result must have.
+    /// Number of the check that the core assigned. The result is reported with the same number.
     pub number: u64,
     pub task: CancellableTask<CheckOutput>,
 }
 
 impl CheckRun {
-    /// Reads objectives and runs stop scripts after the check `before` has ended.
+    /// Reads objectives and runs stop scripts. Waits first until the check `before` has ended.
     pub fn ask(number: u64, questions: Questions, before: Option<Self>) -> Self {
         let ask = |orders| async move { CheckOutput::Answers(questions.ask(orders).await) };
         Self::begin(number, before, ask)
     }
 
-    /// Runs gates after the check `before` has ended.
+    /// Runs gates. Waits first until the check `before` has ended.
     pub fn gates(number: u64, gates: GateRun, before: Option<Self>) -> Self {
         let run = |orders| async move { CheckOutput::Gates(gates.run(orders).await) };
         Self::begin(number, before, run)
@@ -69,24 +69,24 @@ impl CheckRun {
     }
 }
 
-/// The directory and variables of a check.
+/// Working directory and environment of a check's commands.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub iteration: u32,
     pub session: u32,
     pub working_dir: PathBuf,
-    /// The text on the stdin of a script.
+    /// Facts that are written to the stdin of a script.
     pub context: ScriptContext,
 }
 
-/// The facts that a stop script gets.
+/// Facts about the loop that a stop script gets as JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ScriptContext {
-    /// Whether completion is claimed.
+    /// Whether the agent claims completion.
     claimed: bool,
     /// The working directory of the loop.
     working_dir: String,
-    /// The same as `tachikoma status --json` prints.
+    /// The status as `tachikoma status --json` prints it.
     #[serde(flatten)]
     status: Status,
 }
@@ -118,7 +118,7 @@ impl Scene {
     }
 }
 
-/// Returns the rules for believing a claim of completion.
+/// Returns the rules that decide when a claim of completion is accepted.
 pub(crate) fn rules(settings: &Settings) -> CompletionRules {
     let conditions = &settings.stop_conditions;
     let gates = settings.gate.iter().map(|gate| GateRule {

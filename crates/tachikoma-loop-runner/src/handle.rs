@@ -1,4 +1,4 @@
-//! Handles on a running loop: commands go in, notices come out. All queues are bounded, and none of them can stall the loop.
+//! Handles on a running loop: they send commands and receive notices. All queues are bounded, and none of them can block the loop.
 
 use std::fmt;
 use std::future::Future;
@@ -19,16 +19,16 @@ use crate::process::{CallerRole, Family, Sender, signal_name};
 use crate::request::ControlRequest;
 use crate::settings::Settings;
 
-/// Commands that may wait for the runner. A caller beyond that waits until there is space.
+/// Size of the queue of commands. If it is full, further callers wait until there is space.
 pub const COMMANDS_MAX: usize = 32;
 
-/// Signals that may wait for the runner. More presses of Ctrl-C mean the same.
+/// Size of the queue of termination signals. Further signals (Ctrl-C) would have the same effect and are dropped.
 const SHUTDOWNS_MAX: usize = 4;
 
-/// Refusals that are recorded: an agent that asks again and again must not fill the journal.
+/// Maximum number of refusals that are recorded. An agent that repeats its request must not fill the journal.
 const REFUSALS_MAX: u32 = 100;
 
-/// Notices that a slow subscriber may have pending before it misses some: a second of the busiest loop.
+/// Number of notices that a slow subscriber may have pending before it misses some. A very busy loop sends as many in a second.
 const NOTICES_MAX: usize = 1024;
 
 /// A request to the runner.
@@ -40,12 +40,12 @@ pub(crate) enum LoopRequest {
         caller: CallerRole,
         reply: oneshot::Sender<Answer>,
     },
-    /// The settings were read again, because a caller asked for it.
+    /// Settings were read again at a caller's request.
     Reloaded {
         read: Box<Result<ReloadedSettings, String>>,
         reply: oneshot::Sender<Answer>,
     },
-    /// Something that has to be recorded, and that no caller waits for.
+    /// An incident to record. No caller waits for it.
     Incident(Incident),
     /// Register a hook.
     Register {
@@ -53,22 +53,22 @@ pub(crate) enum LoopRequest {
         hook: PlannedHook,
         reply: oneshot::Sender<Result<(), RegisterError>>,
     },
-    /// The whole process is about to be stopped (Ctrl-Z).
+    /// The process is about to be suspended (Ctrl-Z).
     Suspend { done: oneshot::Sender<()> },
-    /// The process continues.
+    /// The process continues after it was suspended.
     Continue,
 }
 
-/// Settings that were read again.
+/// Settings that were reloaded from the configuration files.
 #[derive(Clone, Debug)]
 pub struct ReloadedSettings {
-    /// The settings.
+    /// The new settings.
     pub settings: Settings,
-    /// The launch of a run that begins with these settings.
+    /// The launch record that a run with these settings would write.
     pub launch: Launch,
 }
 
-/// Reads the settings of the loop again. The library itself reads neither configuration files nor variables.
+/// Function that reads the settings of the loop again. The library itself reads neither configuration files nor environment variables.
 #[derive(Clone)]
 pub struct SettingsReader(Arc<dyn Fn() -> Result<ReloadedSettings, String> + Send + Sync>);
 
@@ -91,7 +91,7 @@ impl fmt::Debug for SettingsReader {
     }
 }
 
-/// A handle on a loop: cheap to clone, and harmless to drop.
+/// A handle on a loop. Cloning is cheap, and dropping has no effect on the loop.
 #[derive(Clone, Debug)]
 pub struct LoopHandle {
     requests: mpsc::Sender<LoopRequest>,
@@ -99,21 +99,21 @@ pub struct LoopHandle {
     notices: broadcast::Sender<Notice>,
     status: watch::Receiver<Status>,
     reboots: watch::Receiver<Vec<RebootEntry>>,
-    /// Whether the latest run is over, so that requests are not read. Requests before the first run wait for it.
+    /// Whether the last run has ended. Then no requests are read. Requests before the first run wait for that run.
     over: watch::Receiver<bool>,
     family: Arc<Family>,
-    /// How many requests were refused because only the operator may make them.
+    /// Number of requests that were refused because only the operator may make them.
     refusals: Arc<AtomicU32>,
 }
 
-/// The runner was dropped.
+/// Error: the runner was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the runner is gone")]
 pub struct Gone;
 
 impl LoopHandle {
-    /// Gives a command and returns the core's answer. A command after the end of a run is refused. A command is withdrawn when its caller
-    /// stops waiting. Neither is kept for the next run.
+    /// Sends a command and returns the core's answer. A command after the end of a run is refused. A command is withdrawn when its caller
+    /// stops waiting. In both cases the command is not kept for the next run.
     ///
     /// # Errors
     /// The runner was dropped.
@@ -121,7 +121,7 @@ impl LoopHandle {
         self.request(ControlRequest::Command { command }).await
     }
 
-    /// Stores a value in the free map of the loop; null removes it. Otherwise like
+    /// Stores a value in the custom values of the loop; null removes it. Otherwise like
     /// [`LoopHandle::command`].
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl LoopHandle {
         self.request(ControlRequest::Set { key, value }).await
     }
 
-    /// Leaves a note for the sessions to come. Otherwise like [`LoopHandle::command`].
+    /// Adds a note for all later sessions. Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors
     /// The runner was dropped.
@@ -138,7 +138,7 @@ impl LoopHandle {
         self.request(ControlRequest::Note { text }).await
     }
 
-    /// Claims, for the iteration under way, that the whole work is complete. Otherwise like [`LoopHandle::command`].
+    /// Claims for the current iteration that the whole work is complete. Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors
     /// The runner was dropped.
@@ -146,7 +146,8 @@ impl LoopHandle {
         self.request(ControlRequest::Done { reason }).await
     }
 
-    /// Answers the open question, or the one with an id. [`Choice::Edit`] needs the file that has the prompt for one iteration. Otherwise like [`LoopHandle::command`].
+    /// Answers the open question, or the question with an id. [`Choice::Edit`] needs a file with the prompt for one iteration.
+    /// Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors
     /// The runner was dropped.
@@ -164,7 +165,7 @@ impl LoopHandle {
         self.request(request).await
     }
 
-    /// Says whether the operator is writing the answer to a question, which stays open meanwhile. Otherwise like
+    /// Reports whether the operator is writing an answer to a question. The question stays open meanwhile. Otherwise like
     /// [`LoopHandle::command`].
     ///
     /// # Errors
@@ -181,7 +182,7 @@ impl LoopHandle {
         self.request(ControlRequest::Attend { on }).await
     }
 
-    /// Tells the agent something: while its next tool runs if the agent can read it then, otherwise with the next prompt. Otherwise like
+    /// Sends a message to the agent: during its next tool call if the agent can read it then, otherwise with the next prompt. Otherwise like
     /// [`LoopHandle::command`].
     ///
     /// # Errors
@@ -203,7 +204,7 @@ impl LoopHandle {
     }
 
     /// Returns whether the operator sent a signal to this process, and records a refusal if not. If the sender has ended, returns `in_doubt`.
-    /// On Linux a signal with a sender that can be forged is refused.
+    /// On Linux, a signal is refused if its sender could be forged.
     #[must_use]
     pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
         let judged = self.family.judge(sender, in_doubt);
@@ -213,7 +214,7 @@ impl LoopHandle {
         judged.is_ok()
     }
 
-    /// Records a refusal, so that the operator learns of the attempt.
+    /// Records that a request was refused, so that the operator learns of the attempt.
     pub(crate) fn report_refusal(&self, request: &str, pid: Option<i32>, agent: bool, gone: bool) {
         if self.refusals.fetch_add(1, Ordering::Relaxed) < REFUSALS_MAX {
             self.report(Incident::AccessRefused {
@@ -225,7 +226,7 @@ impl LoopHandle {
         }
     }
 
-    /// Sends reloaded settings to the runner. Blocks, so that it must not be called on the runtime. A runner that was dropped needs no settings.
+    /// Sends reloaded settings to the runner. Blocks, so it must not be called on a thread of the runtime. Does nothing if the runner was dropped.
     pub(crate) fn send_reloaded(&self, read: LoopRequest) {
         let _ = self.requests.blocking_send(read);
     }
@@ -239,7 +240,7 @@ impl LoopHandle {
         self.ask(request, CallerRole::Operator).await
     }
 
-    /// Makes a request for a caller, and returns the answer.
+    /// Sends a request for a caller, and returns the answer.
     pub(crate) async fn ask(
         &self,
         request: ControlRequest,
@@ -264,29 +265,29 @@ impl LoopHandle {
         }
     }
 
-    /// Returns the answer to a request; `None` if the run is over.
+    /// Returns the answer to a request; `None` if the run ends before the answer.
     async fn unless_over<T>(&self, asked: impl Future<Output = T>) -> Option<T> {
         let mut over = self.over.clone();
         tokio::select! {
             biased;
             answer = asked => Some(answer),
-            // Without a sender the runner was dropped, and the request fails with that.
+            // If the sender was dropped, so was the runner, and the request itself fails.
             Ok(_) = over.wait_for(|over| *over) => None,
         }
     }
 
-    /// Tells the runner that its process is about to end. Goes before all commands and never waits: a few signals wait until the runner reads
-    /// them, and further ones are dropped.
+    /// Tells the runner to shut down because of a signal. The runner handles it before all commands. Never waits: the queue has space for a few
+    /// signals, and further ones are dropped.
     pub fn shut_down(&self, signal: i32, urgency: Urgency) {
-        // A full queue says the same already.
+        // If the queue is full, the runner gets the same request from an earlier signal.
         let _ = self.shutdowns.try_send((signal, urgency));
     }
 
-    /// Registers a hook during a run, also from another hook. It runs from the next reboot on. Before the run, use
-    /// [`LoopRunner::register_hook`](crate::LoopRunner::register_hook): this would wait for the run.
+    /// Registers a hook during a run. Hooks may register hooks too. The new hook runs from the next reboot on. Before the run, use
+    /// [`LoopRunner::register_hook`](crate::LoopRunner::register_hook), because this function would wait for the run.
     ///
     /// # Errors
-    /// The run is over, or there are too many.
+    /// The run has ended, or too many hooks are registered.
     pub async fn register_hook(
         &self,
         point: HookPoint,
@@ -306,7 +307,7 @@ impl LoopHandle {
             .unwrap_or(Err(RegisterError::Gone))
     }
 
-    /// Stops the agent, because the whole process is about to be stopped. Returns when the agent is stopped.
+    /// Suspends the agent, because the whole process is about to be suspended. Returns after the agent is suspended.
     pub async fn suspend(&self) {
         let (done, is_done) = oneshot::channel();
         let asked = async {
@@ -322,7 +323,7 @@ impl LoopHandle {
         self.unless_over(asked).await;
     }
 
-    /// Continues the agent after [`LoopHandle::suspend`]. The time in between does not count.
+    /// Continues the agent after [`LoopHandle::suspend`]. Timeouts do not include the time in between.
     pub async fn go_on(&self) {
         self.unless_over(self.requests.send(LoopRequest::Continue))
             .await;
@@ -352,7 +353,7 @@ impl LoopHandle {
         self.command(LoopCommand::Stop(urgency)).await
     }
 
-    /// Returns the current status, also while the loop runs.
+    /// Returns the current status of the loop. Can be called while the loop runs.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
@@ -364,7 +365,7 @@ impl LoopHandle {
         self.status.borrow().state
     }
 
-    /// Returns what the loop has done so far.
+    /// Returns the statistics of the loop so far.
     #[must_use]
     pub fn stats(&self) -> LoopStats {
         self.status.borrow().stats
@@ -376,14 +377,14 @@ impl LoopHandle {
         self.reboots.borrow().clone()
     }
 
-    /// Subscribes to all notices from now on. A slow subscriber learns how many it missed.
+    /// Subscribes to all later notices. A slow subscriber gets the number of notices that it missed.
     #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<Notice> {
         self.notices.subscribe()
     }
 }
 
-/// The runner's ends of the channels.
+/// The channel ends that the runner owns.
 #[derive(Debug)]
 pub(crate) struct Channels {
     pub requests: mpsc::Receiver<LoopRequest>,
@@ -395,13 +396,13 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    /// Begins a run: requests are read until the result is dropped.
+    /// Starts a run: requests are read until the returned guard is dropped.
     pub fn begin_run(&self) -> RunGuard {
         self.over.send_replace(false);
         RunGuard(self.over.clone())
     }
 
-    /// Shows the state to all handles.
+    /// Makes the state visible to all handles.
     pub fn publish(&self, state: &State) {
         self.status.send_replace(Status::of(state, true));
         let history = &state.reboots.history;
@@ -415,7 +416,7 @@ impl Channels {
     }
 }
 
-/// A run. Dropping it ends the wait of all callers, also when the future of the run is dropped.
+/// Marks a run. Dropping it ends the wait of all callers, even if the future of the run is dropped.
 #[derive(Debug)]
 pub(crate) struct RunGuard(watch::Sender<bool>);
 
@@ -475,11 +476,15 @@ mod tests {
         assert_eq!(
             channels.requests.len(),
             COMMANDS_MAX,
-            "one caller waits itself"
+            "the queue is full and one caller waits"
         );
         assert!(channels.requests.recv().await.is_some());
         tokio::task::yield_now().await;
-        assert_eq!(channels.requests.len(), COMMANDS_MAX, "and has its turn");
+        assert_eq!(
+            channels.requests.len(),
+            COMMANDS_MAX,
+            "the waiting caller's request is queued next"
+        );
         drop(channels);
         while let Some(answer) = callers.join_next().await {
             assert_eq!(answer.unwrap(), Err(Gone), "no caller is left waiting");

@@ -1,6 +1,6 @@
 //! Hooks: commands of the configuration, and hooks that a program that embeds the runner registers.
 //!
-//! They run in a task of their own, so that the loop handles commands meanwhile. A command runs under a guard of its own, which ends all
+//! Hooks run in a separate task, so that the loop can handle commands meanwhile. Each command runs under its own guard, which ends all
 //! processes that the command leaves.
 
 mod run;
@@ -25,49 +25,49 @@ use crate::settings::{Hook, Settings};
 pub(crate) use run::{HookRun, variables};
 pub(crate) use words::Past;
 
-/// The usual limit of a registered hook, which is the default `timeout` of a `[[hook]]`.
+/// Default timeout of a registered hook. It equals the default `timeout` of a `[[hook]]`.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Hooks that may be registered for one point. A hook that registers another one at every reboot must not fill the memory.
+/// Maximum number of hooks that can be registered for one point. A hook that registers another one at every reboot must not fill the memory.
 pub const HOOKS_MAX: usize = 64;
 
-/// Additional time before the core gives a hook up, in which it is ended and its result reported.
+/// Additional time until the core cancels a hook. In this time the hook is ended and its result reported.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// How long a hook without a limit may hold up the loop.
+/// Maximum time that the loop waits for a hook without a timeout.
 const WITHOUT_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The length of a hook's name in records. Commands can be long.
+/// Maximum length of a hook's name in records. It can be a long command.
 const NAME_BYTES_MAX: usize = 80;
 
-/// The facts that a hook gets.
+/// Facts about the event that a hook gets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HookEvent {
-    /// The point at which it runs.
+    /// The point at which the hook runs.
     pub point: HookPoint,
     /// Why the session is rebooted, with the figures; `None` at other points.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RebootReason>,
-    /// A text about the event.
+    /// Description of the event for people.
     pub reason_text: String,
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
-    /// The last iteration that was started.
+    /// Number of the last iteration that was started.
     pub iteration: u32,
     /// The outcome of the last iteration, or of the loop at its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// The session: the old one before a reboot and at its end, the new one after it.
+    /// Summary of the session: the old one before a reboot and at the end of a session, the new one after a reboot.
     pub session: SessionSummary,
-    /// How full its context is; `None` if that is not known.
+    /// How full the context of the session is; `None` if unknown.
     pub context: Option<ContextSummary>,
-    /// The last results of the tests, at the point `tests_changed`.
+    /// The last test results; only set at the point `tests_changed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tests: Option<TestsReport>,
-    /// The question for the operator, at the point `question`.
+    /// The question for the operator; only set at the point `question`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<Question>,
-    /// Whether this is only a test of the delivery.
+    /// Whether this event only tests the delivery of notifications.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub test: bool,
     /// The working directory of the loop.
@@ -110,7 +110,7 @@ impl HookEvent {
         }
     }
 
-    /// Describes an iteration that is over. The next one may have begun meanwhile.
+    /// Describes an iteration that has ended. The next iteration may have begun already.
     pub(crate) fn of_iteration(mut self, iteration: u32, past: &Past, state: &State) -> Self {
         self.iteration = iteration;
         self.outcome = Some(past.outcome());
@@ -119,7 +119,7 @@ impl HookEvent {
     }
 }
 
-/// Writes a path as text, because JSON has no bytes. The variable `TACHIKOMA_DIR` has the exact path.
+/// Serializes a path as text, because JSON strings cannot contain all bytes. The variable `TACHIKOMA_DIR` has the exact path.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
@@ -127,17 +127,17 @@ fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error>
 /// Why a hook failed.
 pub type HookError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A running hook. It returns a text that is recorded, or why it failed.
+/// The future of a running hook. It returns a text to record, or the error.
 pub type HookFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<String>, HookError>> + Send + 'a>>;
 
-/// A hook of a program that embeds the runner.
+/// A hook that an embedding program registers.
 ///
-/// It runs in a task of its own. It may command the loop, and register other hooks, which run from the next reboot on. A panic is a failure
-/// of the hook only. When its time is over, or the loop ends, its future is dropped. A hook that blocks its thread cannot be stopped, and
-/// on a runtime with one thread it holds up the loop.
+/// A hook runs in a separate task. It may send commands to the loop and register other hooks, which run from the next reboot on. A panic
+/// only fails the hook. The future of the hook is dropped at its timeout and at the end of the loop. A hook that blocks its thread cannot be
+/// stopped. On a runtime with one thread it blocks the loop.
 pub trait RebootHook: Send + Sync {
-    /// Returns its name in records.
+    /// Returns the name of the hook in records.
     fn name(&self) -> &str;
 
     /// Runs the hook. Before a reboot an error cancels the reboot.
@@ -155,11 +155,11 @@ pub enum RegisterError {
     Gone,
 }
 
-/// A hook with its name and its limit.
+/// A hook to run, with its name and timeout.
 #[derive(Clone)]
 pub(crate) struct PlannedHook {
     name: String,
-    /// Zero = no limit.
+    /// Timeout of the hook; zero = no timeout.
     timeout: Duration,
     action: Action,
 }
@@ -203,7 +203,7 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// The hooks that were registered.
+/// The hooks that the embedding program registered.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     registered: BTreeMap<HookPoint, Vec<PlannedHook>>,
@@ -233,7 +233,7 @@ impl Registry {
         configured.chain(registered.cloned()).collect()
     }
 
-    /// Returns how long the hooks of each point may take, for the points that have hooks. The limits of a reboot's hooks are part of the reboot
+    /// Returns how long the hooks of each point may take together, for all points with hooks. The limits of reboot hooks are part of the reboot
     /// rules.
     pub fn limits(&self, settings: &Settings) -> BTreeMap<HookPoint, Duration> {
         let points = HookPoint::ALL.into_iter();

@@ -9,15 +9,15 @@ use crate::store::StoreError;
 use crate::store::encryption::Encryption;
 use crate::store::journal::{self, JournalEnd};
 
-/// Gaps that are reported.
+/// Maximum number of gaps that are reported.
 const GAPS_MAX: usize = 10;
 
 /// The damage of one segment.
 #[derive(Debug)]
 pub struct DamagedSegment {
-    /// The first error.
+    /// The first error in the segment.
     pub first: StoreError,
-    /// How many more errors there are.
+    /// Number of further errors in the segment.
     pub more: usize,
 }
 
@@ -26,9 +26,9 @@ pub struct DamagedSegment {
 pub struct JournalRead {
     /// Segments that could not be read completely.
     pub damaged: Vec<DamagedSegment>,
-    /// Records that do not follow the one before them. They and the rest of their segments were skipped.
+    /// Gaps: records that do not follow the one before them. They and the rest of their segments were skipped.
     pub gaps: Vec<Gap>,
-    /// Whether the last line is incomplete, because its writer died or is still writing.
+    /// Whether the last line of the journal is incomplete, because its writer died or is still writing.
     pub torn: bool,
 }
 
@@ -60,7 +60,7 @@ fn path_of(error: &StoreError) -> Option<&Path> {
 /// Reads the journal of the loop in `dir` from its first record. After damage or a gap, skips to the next record with a full state.
 ///
 /// # Errors
-/// Nothing can be read.
+/// No part of the journal can be read.
 pub fn read(
     dir: &Path,
     encryption: &Encryption,
@@ -73,7 +73,7 @@ pub fn read(
             lost = true;
             return;
         };
-        // After damage or a gap, only a record with the full state can be used.
+        // After damage or a gap, records are skipped until one that contains the full state.
         lost &= !matches!(record.event, LoopEvent::SegmentOpened { .. });
         if lost {
             return;
@@ -91,7 +91,7 @@ pub fn read(
 /// Reads every readable record of the loop in `dir` after `after`.
 ///
 /// # Errors
-/// Nothing can be read.
+/// No part of the journal can be read.
 pub fn records(
     dir: &Path,
     encryption: &Encryption,
@@ -105,7 +105,7 @@ pub fn records(
     })
 }
 
-/// Reads all records, and collects the damage.
+/// Reads all records of a journal and collects the damage.
 fn walk(
     dir: &Path,
     encryption: &Encryption,

@@ -11,16 +11,16 @@ use toml::Value;
 use crate::config::LoopConfig;
 use crate::settings::{Layers, Loaded, Origin, Secret, SettingsError};
 
-/// A setting of `--set`.
+/// A setting given with `--set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The key, written with dots.
+    /// Key of the setting, with dots between its parts.
     pub key: String,
-    /// The value, as TOML or as plain text.
+    /// Value of the setting, as TOML or as plain text.
     pub value: String,
 }
 
-/// The one setting without a value that means "none".
+/// Key of the only setting for which a missing value means "none".
 const OBJECTIVES: &str = "stop_conditions.objectives";
 
 impl Setting {
@@ -32,11 +32,11 @@ impl Setting {
 /// The rules of a launch.
 #[derive(Clone, Debug)]
 pub struct LaunchRules {
-    /// The rules.
+    /// The rules that follow from the settings.
     pub rules: Rules,
     /// Recorded settings that this version does not know. They were ignored.
     pub left_out: Vec<String>,
-    /// Whether the settings were recorded. If not, these are the default rules.
+    /// Whether the settings of the launch were recorded. If not, these are the default rules.
     pub recorded: bool,
 }
 
@@ -58,7 +58,7 @@ pub fn rules(
     if launch.settings.is_none() && !launch.agent.is_empty() {
         settings.insert("agent.name".to_owned(), agent);
     }
-    // Settings of another version may be unknown. They must not hide errors in the other ones.
+    // Recorded settings of another version may be unknown here. They are removed, so that errors in other settings are still found.
     if let Err(error) = load(&settings, &[]) {
         for key in error.problems.into_iter().filter_map(|problem| problem.key) {
             let known = |name: &String| *name == key || key.starts_with(&format!("{name}."));
@@ -73,7 +73,7 @@ pub fn rules(
             }
         }
     }
-    // No file name means "none".
+    // An empty file name in `over` means "no objectives".
     let (unset, over): (Vec<Setting>, Vec<Setting>) =
         over.iter().cloned().partition(Setting::unsets_objectives);
     if !unset.is_empty() {
@@ -90,7 +90,7 @@ pub fn rules(
 fn load(settings: &BTreeMap<String, String>, over: &[Setting]) -> Result<Loaded, SettingsError> {
     let mut layers = Layers::new();
     for (key, text) in settings {
-        // A missing value means "none".
+        // A recorded setting without a value means "none".
         if let Some(value) = value(text) {
             layers.set(key, value, Origin::Recorded);
         }
@@ -114,11 +114,11 @@ fn value(text: &str) -> Option<Value> {
     table.get("value").cloned()
 }
 
-/// Returns the rules of a runner with these settings, which never runs.
+/// Returns the rules that a runner with these settings would use. No runner is started.
 fn rules_of(loaded: Loaded, launch: &Launch, repository: bool) -> Rules {
     let stop_patterns = Some(loaded.settings.stop_conditions.stop_on_patterns.clone());
     let config = LoopConfig::new(loaded.settings, PathBuf::new(), launch.clone());
-    // An agent that could not be run now counts as a program of any kind.
+    // An agent that cannot be run on this machine is treated as an agent of the kind `command`.
     let agent = config.agent().unwrap_or(Agent::Command(CommandAgent {
         program: Vec::new(),
         prompt: PromptVia::Stdin,

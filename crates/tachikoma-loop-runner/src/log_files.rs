@@ -1,4 +1,4 @@
-//! The diagnostic logs of runs, below `.ralph/log/`: one file for each run, and only the newest are kept.
+//! The diagnostic logs of runs, in `.ralph/log/`: one file for each run. Only the newest files are kept.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tachikoma_fs::{FsError, RALPH_DIR, check_dir, make_dir, private};
 
 use crate::clock::Clock;
 
-/// Log files that are kept: enough to find the run before a problem.
+/// Maximum number of log files. They are enough to find the run before a problem.
 const FILES_MAX: usize = 10;
 
 /// Returns the directory of the logs.
@@ -17,7 +17,7 @@ pub fn dir(working_dir: &Path) -> PathBuf {
     working_dir.join(RALPH_DIR).join("log")
 }
 
-/// Returns whether a file of that name is a log of a run.
+/// Returns whether a file with this name is the log of a run.
 #[must_use]
 pub fn is_ours(name: &str) -> bool {
     let middle = name
@@ -29,7 +29,7 @@ pub fn is_ours(name: &str) -> bool {
     })
 }
 
-/// Creates the log of this run, readable for the owner alone, and deletes the oldest logs.
+/// Creates the log file of this run, readable only for its owner, and deletes the oldest logs.
 ///
 /// # Errors
 /// The file cannot be created, or a part of its path is a symbolic link.
@@ -45,11 +45,11 @@ pub fn create(working_dir: &Path) -> Result<File, FsError> {
     file.map_err(FsError::io("create", &path))
 }
 
-/// Makes space for one more log. Files that cannot be deleted stay, and the next run tries again.
+/// Deletes the oldest logs, so that there is space for one more. Files that cannot be deleted are kept until the next run tries again.
 fn delete_oldest(dir: &Path) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    // The names begin with the time, so that their order is that of the runs.
+    // The names start with the time of the run, so sorting them sorts the runs.
     let mut names: Vec<String> = names.filter(|name| is_ours(name)).collect();
     names.sort_unstable();
     let surplus = (names.len() + 1).saturating_sub(FILES_MAX);

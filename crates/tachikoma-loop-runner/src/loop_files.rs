@@ -1,4 +1,4 @@
-//! Where the files of the loops in a working directory are, for commands that work on stored loops.
+//! The paths of all loop files in a working directory, for commands that work on stored loops.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,35 +14,35 @@ use crate::store::recover::Copies;
 use crate::store::snapshot::Packing;
 use crate::store::{StoreError, loops};
 
-/// The paths of a working directory's loops.
+/// The paths and the encryption of the loops in a working directory.
 #[derive(Clone, Debug)]
 pub struct Premises {
     /// The working directory.
     pub working_dir: PathBuf,
-    /// The snapshot of the current loop.
+    /// Path of the snapshot of the current loop.
     pub snapshot: PathBuf,
-    /// The format of the snapshot.
+    /// Whether the snapshot is compressed.
     pub packing: Packing,
-    /// Encrypts and decrypts the files.
+    /// Encrypts and decrypts the files of the loops.
     pub encryption: Encryption,
-    /// The backups of all loops.
+    /// Directory and number of the backups of all loops.
     pub backups: Backups,
-    /// The object store to which they are uploaded; `None` if they are not.
+    /// The object store for backups; `None` if backups are not uploaded.
     pub cloud: Option<Cloud>,
     /// The rules for files of the work tree that are not backed up.
     pub bounds: Bounds,
-    /// The `PATH` in which programs are searched.
+    /// The `PATH` variable that is searched for programs; `None` if it is not set.
     pub search_path: Option<OsString>,
-    /// The transcripts of all loops.
+    /// Directory with the transcripts of all loops.
     pub state_dir: PathBuf,
-    /// The control sockets.
+    /// Directory of the control sockets.
     pub runtime_dir: PathBuf,
-    /// The stores of loops that are not kept.
+    /// Directory for the files of loops that are not stored (`state.enabled = false`).
     pub temporary_dir: PathBuf,
 }
 
 impl Premises {
-    /// Returns the other places from which the state of the current loop can be recovered.
+    /// Returns the other files from which the state of the current loop can be recovered.
     #[must_use]
     pub fn copies(&self) -> Copies {
         Copies {
@@ -52,7 +52,7 @@ impl Premises {
         }
     }
 
-    /// Returns the current loop; `None` if there is none.
+    /// Returns the current loop; `None` if the working directory has no loop.
     ///
     /// # Errors
     /// The loops cannot be read.
@@ -65,7 +65,7 @@ impl Premises {
             working_dir: self.working_dir.clone(),
             loop_id,
             search_path: self.search_path.clone(),
-            // A command of the operator has removed the secrets from its environment, or never had them.
+            // No variables need to be hidden: a command of the operator has removed the secrets from its environment, or never had them.
             hidden: Vec::new(),
             bounds: self.bounds.clone(),
         }

@@ -7,23 +7,23 @@ use tachikoma_core::{Record, Timestamp};
 /// Something that happened in a running loop.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// A record. It is written, and it is synced before the loop acts on it.
+    /// A new record. It is written already, and it is synced before the loop acts on it.
     Recorded(Arc<Record>),
-    /// A line that the agent wrote, shortened and not sanitized.
+    /// A line of the agent's output. It is shortened and may contain control characters.
     Output {
-        /// The stream that it was written to.
+        /// The output stream of the line.
         stream: Stream,
-        /// The line.
+        /// The text of the line.
         line: Arc<str>,
     },
-    /// The agent wrote more lines than a person can read.
+    /// Lines were skipped, because the agent wrote more than a person can read.
     OutputSkipped {
         /// How many lines were skipped.
         lines: u64,
     },
-    /// The disk is full, so that nothing can be recorded. The loop waits for space.
+    /// The disk is full, so no record can be written. The loop waits for space.
     DiskFull {
-        /// When the loop gives up.
+        /// When the loop stops waiting and ends.
         until: Timestamp,
     },
 }

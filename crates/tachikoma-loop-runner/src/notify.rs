@@ -27,29 +27,29 @@ use crate::shell::{CancellableTask, Shell};
 
 pub use send::{TestDelivery, test};
 
-/// Messages that may wait for one target. A service that was down for hours should not get all of them later. The end of the loop
-/// happens once; when the queue is full, it replaces another message.
+/// Maximum number of messages that wait for one target. A service that was down for hours should not get all of them later. A message about
+/// the end of the loop replaces another message if the queue is full.
 const WAITING_MAX: usize = 64;
 
-/// The time over which `max_per_hour` counts.
+/// The time window of `max_per_hour`.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The name of the task in messages about a panic.
+/// Name of the background task in messages about a panic.
 const DELIVERY: &str = "delivery of a message";
 
 /// A message about one event.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
-    /// The event, as hooks get it.
+    /// The event that the message reports. Hooks get the same data.
     pub event: HookEvent,
     /// When the event happened.
     pub time: Timestamp,
-    /// How many messages before it were left out.
+    /// How many earlier messages to the same target were dropped.
     pub left_out: u32,
 }
 
 impl Message {
-    /// Returns whether the message is sent even beyond `max_per_hour`.
+    /// Returns whether the message is sent even if `max_per_hour` is exceeded.
     fn is_critical(&self) -> bool {
         matches!(
             self.event.point,
@@ -78,11 +78,11 @@ impl Message {
     }
 }
 
-/// One target of messages: its settings, with its secrets.
+/// One target of notifications: its settings and secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     pub settings: Notify,
-    /// Its number in the configuration, from 1.
+    /// Position of the target in the configuration, from 1.
     pub number: usize,
     pub url: Option<Secret>,
     pub secret: Option<Secret>,
@@ -124,7 +124,7 @@ struct Queue {
     address: Address,
     waiting: VecDeque<Message>,
     running: Option<Running>,
-    /// The times at which messages were queued, within the last hour.
+    /// The times at which messages were queued during the last hour.
     taken: VecDeque<Instant>,
     left_out: u32,
 }
@@ -134,7 +134,7 @@ struct Queue {
 struct Running {
     point: HookPoint,
     task: CancellableTask<Delivered>,
-    /// Attempts so far.
+    /// Number of delivery attempts so far.
     tried: Arc<AtomicU32>,
 }
 
@@ -142,13 +142,13 @@ struct Running {
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
     Delivered,
-    /// It failed, and a retry can help.
+    /// The attempt failed, and a retry may help. Contains the reason.
     Retry(String),
-    /// It failed, and a retry cannot help.
+    /// The attempt failed, and a retry cannot help. Contains the reason.
     Failed(String),
 }
 
-/// The result of a delivery.
+/// The result of delivering a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Delivered {
     pub attempts: u32,
@@ -182,7 +182,7 @@ impl Notifier {
         }
     }
 
-    /// Returns whether a message is sent because of these records. They must be synced first.
+    /// Returns whether these records cause a message. They must be synced before the message is sent.
     pub fn is_notified_of(&self, records: &[Record]) -> bool {
         let hears = |point| self.queues.iter().any(|queue| queue.address.hears(point));
         let mut events = records.iter().map(|record| &record.event);
@@ -193,7 +193,8 @@ impl Notifier {
             })
     }
 
-    /// Queues a message about a record for each target: the first point of the record that the target wants. `synced` says whether the
+    /// Queues a message about a record for each target. Each target gets the first point of the record that it subscribes to. `synced` says
+    /// whether the
     /// record is on disk. Returns the critical messages that were dropped to make room.
     pub fn notify(
         &mut self,
@@ -209,7 +210,7 @@ impl Notifier {
         }
         debug_assert!(
             synced || !self.is_notified_of(std::slice::from_ref(record)),
-            "a message about a record that may be lost"
+            "a record must be synced before a message about it is sent"
         );
         let points = points::points(&record.event, self.tests.as_ref()).into_iter();
         let messages = points.map(|point| Message {
@@ -276,7 +277,7 @@ impl Notifier {
         })
     }
 
-    /// After the end of the loop: cancels a delivery that hangs if the message about the end waits for it.
+    /// After the end of the loop, cancels a delivery that hangs if the message about the end is queued after it.
     pub fn prefer_loop_end(&mut self) {
         for queue in &mut self.queues {
             let mut waiting = queue.waiting.iter();
@@ -296,7 +297,7 @@ impl Notifier {
     /// Cancels all deliveries. Returns an incident for each message that was not delivered.
     pub async fn shutdown(&mut self) -> Vec<Incident> {
         let mut undelivered = Vec::new();
-        // All are canceled before the first is waited for: each can take some seconds.
+        // All deliveries are canceled before the first one is waited for, because each can take some seconds.
         for task in self.running() {
             task.cancel();
         }
@@ -319,7 +320,7 @@ impl Notifier {
         undelivered
     }
 
-    /// Stops all deliveries as Ctrl-Z does.
+    /// Suspends all deliveries, as Ctrl-Z does.
     pub fn suspend(&self) {
         for task in self.running() {
             let (stopped, _) = oneshot::channel();
@@ -327,7 +328,7 @@ impl Notifier {
         }
     }
 
-    /// Continues deliveries that were stopped.
+    /// Continues suspended deliveries.
     pub fn resume(&self) {
         for task in self.running() {
             task.resume();
@@ -362,8 +363,8 @@ impl Queue {
         }
         let mut gone = None;
         if full {
-            // The oldest message that is not critical is dropped first, then the oldest error, then the oldest question, which is over
-            // by now. The end of the loop is never dropped.
+            // The oldest message that is not critical is dropped first, then the oldest error, then the oldest question, which has probably been
+            // answered by now. The message about the end of the loop is never dropped.
             let oldest = |spare: fn(&Message) -> bool| self.waiting.iter().position(spare);
             let index = oldest(|waiting| !waiting.is_critical())
                 .or_else(|| oldest(|waiting| waiting.event.point == HookPoint::Error))

@@ -1,4 +1,4 @@
-//! Operations on a loop that does not run. Each holds the lock of the working directory while it works.
+//! Operations on a loop that is not running. Each of them holds the lock of the working directory while it works.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -26,13 +26,13 @@ pub use crate::loop_files::Premises;
 /// Why an operation on a loop failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    /// A runner runs the loop, or the lock cannot be used.
+    /// A runner is running the loop, or the lock cannot be used.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The loop cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no loop.
+    /// The working directory has no loop.
     #[error("no loop in {}", .0.display())]
     NoLoop(PathBuf),
 }
@@ -40,16 +40,16 @@ pub enum OfflineError {
 /// The result of [`set`] or [`note`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// The core's answer.
+    /// The core's answer to the request.
     pub answer: Answer,
-    /// Why the snapshot is not up to date; `None` if it is. The journal has everything.
+    /// Why the snapshot is not up to date; `None` if it is. The journal is always up to date.
     pub unsaved: Option<String>,
 }
 
-/// Stores a value in the free map of the current loop; null removes it.
+/// Stores a value in the custom values of the current loop; null removes it.
 ///
 /// # Errors
-/// A runner runs the loop, there is none, or it cannot be read or written.
+/// A runner is running the loop, there is no loop, or it cannot be read or written.
 pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
     let ticket = Ticket(1);
@@ -57,7 +57,8 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
     Ok(take_in(premises, loop_id, input)?)
 }
 
-/// Leaves a note for all sessions that work was undone, if the loop is the current one. Claims about that work become void. The caller must
+/// Adds a note for all later sessions that work was rolled back, if the loop is the current one. Claims about that work become void. The
+/// caller must
 /// hold the lock of the working directory.
 ///
 /// # Errors
@@ -115,16 +116,16 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
     })
 }
 
-/// Archives the current loop, so that the next run begins a new one. Returns its id.
+/// Archives the current loop, so that the next run begins a new one. Returns the id of the archived loop.
 ///
 /// # Errors
-/// A runner runs the loop, there is none, its snapshot is newer than this version, or it cannot be archived.
+/// A runner is running the loop, there is no loop, its snapshot was written by a newer version, or it cannot be archived.
 pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
     if let Err(error @ StoreError::NewerSnapshot { .. }) =
         snapshot::read(&premises.snapshot, &premises.encryption)
     {
-        // Only the version that wrote it can read it.
+        // Only the newer version that wrote this snapshot can read it.
         return Err(error.into());
     }
     archive::archive(
@@ -136,13 +137,13 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     Ok(loop_id)
 }
 
-/// Backs up a loop, also one that runs. If the backup is uploaded, it contains the work.
+/// Backs up a loop. The loop may be running. If the backup is to be uploaded, it contains the work.
 ///
 /// # Errors
 /// The loop cannot be read, or the backup cannot be written.
 pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, OfflineError> {
     let working_dir = &premises.working_dir;
-    // The lock keeps a new runner from removing the file that is about to be written. A runner that has the lock already does not remove it.
+    // The lock keeps a new runner from removing the unfinished backup. A runner that already has the lock does not remove it.
     let lock = match lock::is_held(working_dir) {
         true => None,
         false => Some(WorkLock::acquire(working_dir).await?),
@@ -171,17 +172,18 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
     Ok(taken)
 }
 
-/// Restores a loop from a backup, which must be the one that was inspected, and keeps the present loop. Processes of a dead runner are ended
+/// Restores a loop from a backup, which must be the one that was inspected, and backs up the present loop. Processes of a dead runner are
+/// ended
 /// first.
 ///
 /// # Errors
-/// A runner runs the loop, the backup is damaged, or it cannot be put in place. Nothing is changed then.
+/// A runner is running the loop, the backup is damaged, or it cannot be put in place. Nothing is changed then.
 pub async fn restore(
     premises: &Premises,
     file: &Path,
     looked_at: &Manifest,
 ) -> Result<Restored, OfflineError> {
-    // Files without a key are not damaged, and must not be moved away.
+    // Files that cannot be decrypted because a key is missing are not damaged, and must not be moved away.
     key_check::check_keys(
         &premises.encryption,
         &premises.working_dir,
@@ -191,10 +193,10 @@ pub async fn restore(
     Ok(restore::restore(&lock, premises, file, looked_at)?)
 }
 
-/// Undoes or completes a restore that was interrupted. Call it before the current loop is searched.
+/// Undoes or completes an interrupted restore. Call it before searching for the current loop.
 ///
 /// # Errors
-/// A runner runs a loop, or it cannot be moved.
+/// A runner is running a loop, or a directory cannot be moved.
 pub async fn settle(working_dir: &Path) -> Result<(), OfflineError> {
     if restore::is_interrupted(working_dir) {
         let _lock = WorkLock::acquire(working_dir).await?;
@@ -222,7 +224,7 @@ pub fn unpack(
 /// Deletes all files of loops in a working directory, after ending processes of a dead runner.
 ///
 /// # Errors
-/// A runner runs the loop, or a file cannot be deleted.
+/// A runner is running the loop, or a file cannot be deleted.
 pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
     // Without the key the contents of the files cannot be checked before they are deleted.
     key_check::check_keys(
@@ -232,17 +234,17 @@ pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
     )?;
     let lock = WorkLock::acquire(&premises.working_dir).await?;
     if let Some(dead) = lock.crashed() {
-        // The lock file is needed to find the processes.
+        // The leftover processes are ended first, because their loop id is read from the lock file.
         let _ = orphans::end_leftovers(&dead.loop_id.to_string());
         temporary::clear(&premises.temporary_dir, dead.loop_id);
     }
     Ok(purge::purge(premises)?)
 }
 
-/// Takes the lock of a working directory, after ending processes of a dead runner, which could still write there.
+/// Takes the lock of a working directory. First ends processes of a dead runner, which could still write there.
 ///
 /// # Errors
-/// A runner runs a loop there, or the lock cannot be used.
+/// A runner is running a loop there, or the lock cannot be used.
 pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
     let lock = WorkLock::acquire(working_dir).await?;
     if let Some(dead) = lock.crashed() {
@@ -251,7 +253,7 @@ pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
     Ok(lock)
 }
 
-/// Takes the lock without changing its text, so that the next run still learns that a runner crashed.
+/// Takes the lock without changing the content of the lock file, so that the next run still notices that a runner crashed.
 async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
     let working_dir = &premises.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;

@@ -1,9 +1,9 @@
-//! Keeps the last bytes of an output as text.
+//! Keeps the end of an output as text.
 
-/// The last line becomes part of a message.
+/// Maximum length of the last line when it becomes part of a message.
 const LINE_BYTES_MAX: usize = 200;
 
-/// The end of the output so far.
+/// Collects output and keeps its end.
 #[derive(Debug)]
 pub(crate) struct OutputTail {
     bytes: Vec<u8>,
@@ -12,7 +12,7 @@ pub(crate) struct OutputTail {
 }
 
 impl OutputTail {
-    /// Keeps this much of the end.
+    /// Creates a tail that keeps the last `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         Self {
             bytes: Vec::new(),
@@ -23,7 +23,7 @@ impl OutputTail {
 
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        // Not for every byte, because it moves all others.
+        // The start is removed only when the buffer is twice as long, because removing moves all other bytes.
         if self.bytes.len() > 2 * self.bytes_max {
             self.cut();
         }
@@ -56,7 +56,7 @@ impl OutputTail {
     /// Returns the kept text and how many bytes were left out before it.
     pub fn end(&mut self) -> (String, usize) {
         self.cut();
-        // The rest of a character that was cut is not valid text.
+        // If the first character was cut, its remaining bytes are not valid UTF-8.
         let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
         let torn = match self.left_out {
             0 => 0,
@@ -68,13 +68,13 @@ impl OutputTail {
         (text, self.left_out)
     }
 
-    /// Removes all output.
+    /// Removes all collected output.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.left_out = 0;
     }
 
-    /// Returns the text, with a first line about bytes that were left out; `None` if it is empty.
+    /// Returns the kept text, with a first line that says how many bytes are missing; `None` if there was no output.
     pub fn text(mut self) -> Option<String> {
         let (text, left_out) = self.end();
         let text = text.trim_end();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn end_is_kept_and_omitted_bytes_are_counted() {
+    fn output_tail_keeps_the_end_and_counts_omitted_bytes() {
         assert_eq!(tail("").text(), None);
         assert_eq!(tail(" said\n\n").text().as_deref(), Some(" said"));
         let mut tail = tail("");
@@ -118,7 +118,7 @@ mod tests {
         let (before, kept) = text.split_once('\n').unwrap();
         assert_eq!(
             before, "[5906 bytes before]",
-            "one of them half a character"
+            "one omitted byte is the rest of a character"
         );
         assert_eq!(kept, "é".repeat(2047) + ".");
         assert_eq!(kept.len() + 5906, 10_001);

@@ -13,7 +13,7 @@ pub enum PromptError {
     /// The file cannot be read.
     #[error("read prompt {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the prompt file.
         path: PathBuf,
         /// The error of the system.
         #[source]
@@ -22,27 +22,27 @@ pub enum PromptError {
     /// The file is empty.
     #[error("prompt {} is empty", path.display())]
     Empty {
-        /// The file.
+        /// Path of the prompt file.
         path: PathBuf,
     },
-    /// The text is empty.
+    /// The prompt text is empty.
     #[error("the prompt that was given as text is empty")]
     NoWords,
     /// The file is too large.
     #[error("prompt {} has more than {PROMPT_MAX_BYTES} bytes, which is too large for a prompt", path.display())]
     TooLarge {
-        /// The file.
+        /// Path of the prompt file.
         path: PathBuf,
     },
-    /// The file is not text.
+    /// The file is not valid UTF-8 text.
     #[error("prompt {} is not UTF-8 text", path.display())]
     NotText {
-        /// The file.
+        /// Path of the prompt file.
         path: PathBuf,
     },
 }
 
-/// Reads the prompt.
+/// Reads the prompt from its file, or returns the prompt text.
 ///
 /// # Errors
 /// The prompt is missing, unreadable, empty, too large or not text.
@@ -54,7 +54,7 @@ pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptE
     }
 }
 
-/// Returns a hash of the prompt; `None` if it cannot be read. The first iteration fails with the reason then.
+/// Returns a hash of the prompt; `None` if it cannot be read. The first iteration then fails and reports the reason.
 pub(crate) fn hash(source: &PromptSource, working_dir: &Path) -> Option<String> {
     let words = read(source, working_dir).ok()?;
     Some(format!("{:08x}", crc32c::crc32c(words.as_bytes())))
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unusable_prompts_are_named() {
+    fn errors_name_the_unusable_prompt_file() {
         let dir = tempfile::tempdir().unwrap();
         let write =
             |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
@@ -120,9 +120,13 @@ mod tests {
         assert_eq!(
             read("pipe.md").unwrap_err(),
             "read prompt [DIR]/pipe.md",
-            "without waiting for a writer"
+            "a named pipe is refused without waiting for a writer"
         );
         assert_eq!(read("gone.md").unwrap_err(), "read prompt [DIR]/gone.md");
-        assert_eq!(read(".").unwrap_err(), "read prompt [DIR]/.", "a directory");
+        assert_eq!(
+            read(".").unwrap_err(),
+            "read prompt [DIR]/.",
+            "a directory is not a prompt file"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller may ask of a loop. The control socket, the handle and the actor use the same requests.
+//! Requests that a caller can send to a loop. The control socket, the handle and the actor use the same type.
 
 use std::path::PathBuf;
 
@@ -9,29 +9,29 @@ use tachikoma_core::{Choice, LoopCommand, Seq};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ControlRequest {
-    /// Return the status.
+    /// Return the status of the loop.
     Status,
-    /// Give the loop a command.
+    /// Send a command to the loop.
     Command {
         /// The command.
         command: LoopCommand,
     },
-    /// Leave a note for later sessions.
+    /// Add a note for later sessions.
     Note {
-        /// The note.
+        /// The text of the note.
         text: String,
     },
     /// Claim, for the current iteration, that the whole work is complete.
     Done {
-        /// The reason.
+        /// Why the work is complete, in the agent's words; `None` if it gave no reason.
         #[serde(default)]
         reason: Option<String>,
     },
-    /// Store a value in the free map of the loop.
+    /// Store a custom value of the loop.
     Set {
-        /// The key.
+        /// Key of the value.
         key: String,
-        /// The value; null removes it.
+        /// The value to store; null removes the key.
         value: serde_json::Value,
     },
     /// Answer a question of the loop.
@@ -39,13 +39,13 @@ pub enum ControlRequest {
         /// The id of the question; `None` = the open one.
         #[serde(default)]
         id: Option<u32>,
-        /// The answer.
+        /// The choice of the operator.
         choice: Choice,
-        /// The absolute path of the file with the prompt for `edit`.
+        /// Absolute path of the file with the prompt for the choice `edit`; `None` for other choices.
         #[serde(default)]
         prompt_file: Option<PathBuf>,
     },
-    /// Keep a question open while the operator writes the answer. Only from inside of the process.
+    /// Keep a question open while the operator writes the answer. This request is only made inside the process of the loop.
     #[serde(skip)]
     Hold {
         /// The id of the question.
@@ -55,19 +55,19 @@ pub enum ControlRequest {
     },
     /// Turn attended mode on or off.
     Attend {
-        /// Whether it is on.
+        /// Whether attended mode is turned on.
         on: bool,
     },
-    /// Tell the agent something.
+    /// Send a message to the agent.
     Tell {
-        /// The text.
+        /// The text of the message.
         text: String,
     },
     /// Reload the configuration.
     Reload,
-    /// Return the records after this one as they are written.
+    /// Return all records after `after`, and each new record when it is written.
     Follow {
-        /// The last record that the caller has.
+        /// Number of the last record that the caller already has.
         after: Seq,
     },
 }
@@ -78,7 +78,7 @@ impl ControlRequest {
         matches!(self, Self::Status | Self::Note { .. } | Self::Done { .. })
     }
 
-    /// Returns the words of the command line for the request.
+    /// Returns the request as it is named on the command line.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Status => "status",

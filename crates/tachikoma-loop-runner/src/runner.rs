@@ -1,4 +1,4 @@
-//! The runner of a loop: [`LoopRunner`] is the public face of an actor that tells the core the time, journals its records, publishes them, and
+//! The runner of a loop. [`LoopRunner`] is the public interface of an actor that gives inputs to the core, journals and publishes its records, and
 //! only then performs its effects. The actor owns the features, and the features own the tasks and threads.
 
 mod actor;
@@ -61,10 +61,10 @@ pub use builder::{LoopBuilder, run_guard};
 pub use error::RunError;
 pub use open::{FoundLoop, OpenError, StateOrigin};
 
-/// Runs a loop in a working directory, which it holds locked as long as it lives.
+/// Runs a loop in a working directory. It holds the lock of the directory until it is dropped.
 ///
-/// The future of [`LoopRunner::run`] writes small files and syncs them in place: on a runtime that serves others too,
-/// give it a thread of its own.
+/// The future of [`LoopRunner::run`] blocks its thread while it writes and syncs small files. If the runtime also serves other tasks,
+/// run it on a separate thread.
 #[derive(Debug)]
 pub struct LoopRunner {
     actor: Actor,
@@ -72,7 +72,7 @@ pub struct LoopRunner {
 }
 
 impl LoopRunner {
-    /// Returns a builder for a loop in a working directory. A text becomes the prompt itself; [`PromptSource::File`] names a file, which is read
+    /// Returns a builder for a loop in a working directory. A string is the prompt itself. [`PromptSource::File`] names a prompt file, which is read
     /// again at every iteration.
     pub fn builder(
         working_dir: impl Into<PathBuf>,
@@ -104,43 +104,43 @@ impl LoopRunner {
         self.actor.handle.clone()
     }
 
-    /// Returns what was found in the working directory.
+    /// Returns which loop was found in the working directory.
     #[must_use]
     pub fn found(&self) -> &FoundLoop {
         &self.opening.found
     }
 
-    /// Returns the loop that was found done, so that a new one begins.
+    /// Returns the earlier loop, which was complete, so that this new loop was started; `None` if there was none.
     #[must_use]
     pub fn follows(&self) -> Option<LoopId> {
         self.opening.follows
     }
 
-    /// Returns what the state was read from.
+    /// Returns from which file the state of the loop was read.
     #[must_use]
     pub fn origin(&self) -> &StateOrigin {
         &self.opening.origin
     }
 
-    /// Returns the store of a loop that is not kept. It exists until the runner and all others that asked for it have dropped it.
+    /// Returns the temporary files of a loop that is not stored. They are deleted when the runner and all other holders have dropped this value.
     #[must_use]
     pub fn temporary(&self) -> Option<Arc<TemporaryStore>> {
         self.opening.temporary.clone()
     }
 
-    /// Returns the agent.
+    /// Returns the agent of the loop.
     #[must_use]
     pub fn agent(&self) -> &Agent {
         &self.actor.agent
     }
 
-    /// Returns the state of the loop. While [`LoopRunner::run`] borrows the runner, [`LoopHandle::status`] has it.
+    /// Returns the state of the loop. Use [`LoopHandle::status`] while [`LoopRunner::run`] borrows the runner.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.actor.state
     }
 
-    /// Returns the last record that was written before this runner. The run publishes the records after it.
+    /// Returns the number of the last record that was written before this runner. The run publishes all later records.
     #[must_use]
     pub fn found_up_to(&self) -> Seq {
         let first = self.opening.recorded.first();
@@ -149,29 +149,30 @@ impl LoopRunner {
         })
     }
 
-    /// Returns whether the state is ahead of the journal, because the journal could not be written. The last decision is lost then, and it had
+    /// Returns whether the state in memory is newer than the journal, because the journal could not be written. The last decision is then lost.
+    /// It had
     /// no effect.
     #[must_use]
     pub fn is_unwritten(&self) -> bool {
         self.actor.storage.failed
     }
 
-    /// Returns the warnings of maintenance that are not in the journal, because the loop had ended.
+    /// Returns maintenance warnings that are not in the journal, because the loop had already ended.
     #[must_use]
     pub fn unreported(&mut self) -> Vec<String> {
         self.actor.features.maintenance.unreported()
     }
 
-    /// Sets how the settings are read again. Without a reader, `reload` is refused.
+    /// Sets the function that reads the settings again. Without it, `reload` is refused.
     pub fn reads_settings_with(&mut self, reader: SettingsReader) {
         self.actor.features.reload.reader = Some(reader);
     }
 
-    /// Registers a hook that runs at a point from now on, after those of the configuration and those that were registered
-    /// before. `timeout` ends it, zero does not. `enable_pre_hooks` and `enable_post_hooks` of `[reboot]` apply to it too.
+    /// Registers a hook for a point. It runs after the hooks of the configuration and after hooks that were registered earlier.
+    /// A `timeout` of zero means no timeout. `enable_pre_hooks` and `enable_post_hooks` of `[reboot]` apply to it too.
     ///
     /// # Errors
-    /// There are too many.
+    /// Too many hooks are registered for this point.
     pub fn register_hook(
         &mut self,
         point: HookPoint,
@@ -182,7 +183,7 @@ impl LoopRunner {
         self.actor.register_hook(point, hook)
     }
 
-    /// Runs the loop to its end. May be called again when it has ended with an outcome.
+    /// Runs the loop until it ends. Can be called again after the loop has ended with an outcome.
     ///
     /// # Errors
     /// The loop cannot be started or its journal cannot be written. No process of the agent is left in either case.
@@ -210,7 +211,7 @@ impl LoopRunner {
         }
     }
 
-    /// Ends everything and releases the working directory.
+    /// Ends all tasks and processes and releases the lock of the working directory.
     pub async fn close(mut self) {
         let actor = &mut self.actor;
         actor.shutdown().await;
@@ -223,10 +224,10 @@ impl LoopRunner {
 
     /// Runs the loop to its end.
     async fn run_to_end(&mut self) -> Result<Outcome, Abort> {
-        // A shutdown may come before the run.
+        // A shutdown may be requested before the run starts.
         if let Ok((signal, _)) = self.actor.channels.shutdowns.try_recv() {
             if self.actor.state.outcome().is_some() {
-                // The loop ended before, and stays as it is.
+                // The loop had already ended, so its state does not change.
                 return Ok(Outcome::Signal { signal });
             }
             self.actor.take(Input::Decline { signal }).await?;
@@ -250,7 +251,7 @@ impl LoopRunner {
         let Self { actor, opening } = self;
         let working_dir = actor.config.working_dir.clone();
         let repository = worktree::may_be_in_a_repository(&working_dir);
-        // Read while the guard starts. A loop that continues knows its first commit.
+        // The first commit is read while the guard starts. A loop that continues already knows its first commit.
         let reads_head = actor.state.started_at.is_none() && repository;
         let start_commit =
             reads_head.then(|| tokio::task::spawn_blocking(move || worktree::head(&working_dir)));
@@ -308,8 +309,8 @@ impl LoopRunner {
         warnings
     }
 
-    /// Waits at the end of the loop for hooks in the background and for notifications, but only for `time`, and not after a signal. Half of the
-    /// time is for those that came before the end.
+    /// Waits at the end of the loop for background hooks and notifications, at most for `time`, and not after a signal. After half of the time,
+    /// the message about the end of the loop takes precedence over deliveries that hang.
     async fn drain(&mut self, time: Duration) {
         let actor = &mut self.actor;
         let now = clock::monotonic();
@@ -334,11 +335,11 @@ impl LoopRunner {
                 }
                 Event::Delivery(_) => {
                     if let Some(failed) = actor.feature_event(event).await {
-                        // The loop has ended, and stays so if this cannot be recorded.
+                        // An error is ignored: the loop has ended, even if this failure cannot be recorded.
                         let _ = actor.take(failed).await;
                     }
                 }
-                // The results of hooks are not recorded after the end.
+                // Results of hooks are not recorded after the end of the loop.
                 event => _ = actor.feature_event(event).await,
             }
         }
@@ -347,7 +348,7 @@ impl LoopRunner {
         }
     }
 
-    /// Checks the object store, if backups are uploaded to one.
+    /// Checks the object store if backups are uploaded.
     fn probe_cloud(&mut self) {
         let (context, features, ..) = self.actor.parts();
         let backups = &mut features.backups;
@@ -359,7 +360,7 @@ impl LoopRunner {
         let actor = &mut self.actor;
         actor.features.backups.run_ends(outcome);
         if actor.config.cloud().is_some() && !actor.storage.failed {
-            // The loop has ended, and stays so without a backup.
+            // An error is ignored: the loop has ended, even without a last backup.
             let _ = actor.back_up();
         }
         let journal = &actor.storage.journal;
@@ -376,7 +377,7 @@ impl LoopRunner {
         let hurry = async {
             match has_uploader {
                 true => _ = shutdowns.recv().await,
-                // It takes a short time, and the signal may be for the next run.
+                // The wait is not cut short by a signal: it is short, and the signal may be meant for the next run.
                 false => std::future::pending().await,
             }
         };
@@ -393,7 +394,7 @@ impl LoopRunner {
                 input = drain.next_event() => input,
             };
             let Some(input) = input else { break };
-            // The loop has ended, and stays so if this cannot be recorded.
+            // An error is ignored: the loop has ended, even if this input cannot be recorded.
             let _ = actor.take(input).await;
         }
         if let Some(incident) = drain.finish() {
@@ -402,7 +403,7 @@ impl LoopRunner {
     }
 }
 
-/// Returns the warning about processes that an earlier runner left, if there are any.
+/// Returns the warning about processes that an earlier runner left; `None` if there were none.
 fn leftovers_warning(leftovers: &[Leftover]) -> Option<Input> {
     (!leftovers.is_empty()).then(|| {
         warning_input(format!(
@@ -412,7 +413,7 @@ fn leftovers_warning(leftovers: &[Leftover]) -> Option<Input> {
     })
 }
 
-/// Returns how long the end of a loop waits for hooks and notifications. A signal may be the shutdown of the machine.
+/// Returns how long the end of a loop waits for hooks and notifications. The time is short after a signal, which may be a machine shutdown.
 fn drain_time(outcome: &Outcome) -> Duration {
     match outcome {
         Outcome::Signal { .. } => Duration::from_secs(2),

@@ -1,5 +1,5 @@
-//! Runs commands of the configuration (hooks, gates, stop scripts) beside the agent. Each runs under a guard, which ends all processes that
-//! the command leaves, and has a time limit.
+//! Runs commands of the configuration (hooks, gates, stop scripts) in parallel to the agent. Each runs under a guard, which ends all processes that
+//! the command leaves, and has a timeout.
 
 mod cancellable_task;
 mod job;

@@ -17,16 +17,16 @@ use tachikoma_runtime::clock;
 /// Time between two samples. It must be longer than the pauses in a model response that is streamed in bursts.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A longer time means that the machine was suspended, or that all processes were stopped.
+/// Maximum real time of a sample. If it took longer, the machine was suspended, or all processes were stopped.
 const SAMPLE_INTERVAL_MAX: Duration = Duration::from_secs(4);
 
-/// Attempts after which an interrupted sample is used.
+/// Maximum number of attempts. If the last one was interrupted too, its result is used.
 const TRIES_MAX: u32 = 3;
 
-/// Sockets that are counted per process. Hardly any program has more connections.
+/// Maximum number of sockets that are counted per process. Hardly any program has more connections.
 const SOCKETS_MAX: usize = 4096;
 
-/// Measures the activity of a process and its descendants for a moment; `None` if the system does not support it.
+/// Measures the activity of a process and its descendants for a short time; `None` if the system does not support it.
 pub async fn sample_activity(root: i32) -> Option<Activity> {
     let root = Pid::from_raw(root)?;
     let sample = || async move {
@@ -65,13 +65,13 @@ fn memory(pid: Pid) -> u64 {
     pages.map_or(0, |pages: u64| pages * rustix::param::page_size() as u64)
 }
 
-/// Sums over a tree of processes at one moment.
+/// Counters of a process tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sample {
     time: Instant,
     cpu_ticks: u64,
     file_bytes: u64,
-    /// Bytes per connection, by the inode of its socket. A closed connection is missing.
+    /// Bytes per connection, by the inode of its socket. Closed connections are not included.
     network_bytes: BTreeMap<u64, u64>,
 }
 
@@ -82,7 +82,7 @@ impl Sample {
         let inodes: BTreeSet<u64> = tree.keys().flat_map(sockets).collect();
         let mut network_bytes = match inodes.is_empty() {
             true => BTreeMap::new(),
-            // Without data about connections, CPU time and file traffic are still useful.
+            // If the connections cannot be read, CPU time and file traffic are still measured.
             false => connections(),
         };
         network_bytes.retain(|inode, _| inodes.contains(inode));
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn socket_bytes_count_as_network_and_file_bytes_as_files() {
+    fn activity_separates_network_bytes_and_file_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut here, _) = listener.accept().unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn new_connections_count_and_closed_ones_do_not() {
+    fn activity_includes_new_connections_and_not_closed_ones() {
         let sample = |network: &[(u64, u64)], cpu_ticks| Sample {
             time: clock::monotonic(),
             cpu_ticks,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_of_reaped_children_counts() {
+    fn activity_includes_cpu_time_of_reaped_children() {
         let before = Sample::take(children::own_pid()).unwrap();
         let script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
         let mut child = std::process::Command::new("sh")
@@ -203,6 +203,6 @@ mod tests {
         let seen = Sample::take(children::own_pid()).unwrap().since(&before);
         assert!(seen.cpu_ms >= 10, "{seen}");
         assert!(!tree(children::own_pid()).unwrap().contains_key(&pid));
-        assert_eq!(tree(pid), None, "it has ended");
+        assert_eq!(tree(pid), None, "an ended process has no tree");
     }
 }

@@ -9,10 +9,10 @@ use super::children::Marking;
 use super::{Adoption, Leftover, MARKER, attended, caller_role, children};
 use tachikoma_runtime::clock;
 
-/// SIGKILL takes effect at once unless a process is stuck in the kernel.
+/// Timeout of a sweep. SIGKILL takes effect at once unless a process is stuck in the kernel.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Limit for processes that are exiting or in `exec`, which takes microseconds. A process that hides its environment longer is skipped.
+/// How long to wait for processes that are exiting or in `exec`, which takes microseconds. A process that hides its environment longer is skipped.
 const UNDECIDED_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Time between two searches for new children of this process after a guard was killed.
@@ -37,7 +37,7 @@ pub(super) async fn sweep(
         }
         let round = search(adoption, marker, cgroup, agent, &known);
         known.extend(round.ours);
-        // Checked before a process is reaped, because its children become children of this process with its death.
+        // This is decided before processes are reaped, because the children of a dead process become children of this process.
         let undecided = round.undecided && began.elapsed() < UNDECIDED_TIMEOUT;
         if known.is_empty() && in_cgroup.is_empty() && !undecided {
             return Vec::new();
@@ -55,10 +55,10 @@ pub(super) async fn sweep(
     }
 }
 
-/// Ends leftover processes of hooks and filters of git. All guards of agents must have ended. Children that another part of this process
+/// Ends processes that git hooks and git filters left. All guards of agents must have ended. Children that another part of this process
 /// waits for are not ended: git that packs a backup, and canceled commands that are about to end.
 pub async fn end_children(adoption: Adoption, marker: &str) {
-    // A process that cannot be killed is stuck in the kernel, and ends when it leaves the kernel.
+    // The result is ignored: a process that cannot be killed is stuck in the kernel, and ends when it leaves the kernel.
     let _ = sweep(adoption, marker, None, None).await;
 }
 
@@ -79,7 +79,7 @@ fn search(
 ) -> Round {
     let mut round = Round::default();
     let mut found = children::own();
-    // After the list of children, so that each of them is registered by now.
+    // The registered processes are read after the list of children, so that each child that this process started is registered by now.
     let (attended, operators) = (attended::now(), caller_role::operators());
     found.retain(|child| {
         let pid = child.as_raw_pid();
@@ -89,7 +89,7 @@ fn search(
         let in_cgroup = cgroup.is_some_and(|cgroup| cgroup.has(child));
         let marking = match adoption {
             Adoption::All => Marking::Ours,
-            // The agent ends with its guard, and the marker of an ended process cannot be read. Its id is still its own, because it was not reaped.
+            // The agent ends with its guard, and the marker of an ended process cannot be read. Its process id is valid until it is reaped.
             Adoption::Marked if in_cgroup || agent == Some(child) => Marking::Ours,
             // A guard becomes a child of this process when its standby is killed. Guards have no marker.
             Adoption::Marked if is_guard(child) => Marking::Ours,
@@ -118,7 +118,7 @@ fn is_guard(_child: Pid) -> bool {
 #[cfg(target_os = "linux")]
 fn end(child: Pid) {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
-    // It may have ended already.
+    // The child may have ended already.
     if let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) {
         let _ = pidfd_send_signal(pidfd, Signal::KILL);
     }
@@ -132,7 +132,7 @@ fn end(child: Pid) {
 fn reaped(child: Pid) -> bool {
     match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
         Ok(None) => false,
-        // Reaped now, or earlier by other code.
+        // The child was reaped now, or earlier by other code.
         Ok(Some(_)) | Err(_) => true,
     }
 }

@@ -36,14 +36,14 @@ impl Attended {
 
     /// Registers a child that `start` starts.
     pub(super) fn born(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<Self> {
-        // Held during the start, so that the child is registered before another thread sees it.
+        // The list stays locked during the start, so that the child is registered before another thread sees it.
         let mut known = attended();
         let pid = start()?;
         known.push(pid.as_raw_pid());
         Ok(Self(pid))
     }
 
-    /// Returns its process.
+    /// Returns the id of the registered process.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.0
@@ -53,7 +53,7 @@ impl Attended {
 impl Drop for Attended {
     fn drop(&mut self) {
         let mut known = attended();
-        // Only one entry: another child may have got the same id by now.
+        // Only one entry is removed, because another child may have got the same id by now.
         if let Some(at) = known.iter().position(|pid| *pid == self.0.as_raw_pid()) {
             known.swap_remove(at);
         }

@@ -13,7 +13,7 @@ use rustix::process::Pid;
 
 use super::{Adoption, MARKER, Peer, Sender, cgroup, children};
 
-/// The environment variable of git, and of guards that run other processes than hooks. Its value is the id of the loop or the server. Descendants
+/// Environment variable of git and of guards that run other processes than hooks. Its value is the id of the loop or the server. Descendants
 /// inherit it. A process that removes it is still a descendant of the guard.
 pub const INSIDE: &str = "TACHIKOMA_INSIDE";
 
@@ -21,7 +21,7 @@ pub const INSIDE: &str = "TACHIKOMA_INSIDE";
 static OPERATORS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Children of this process that an editor left running, such as the server of an editor. They are not ended with the run. They may not
-/// command the loop: the agent can read the token in the editor's environment, and have a git hook start a daemon that carries it.
+/// control the loop: the agent can read the token in the editor's environment, and could make a git hook start a daemon that has it.
 static LEFT_BY_EDITOR: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// The role of a process that makes a request or sends a signal.
@@ -43,7 +43,7 @@ impl CallerRole {
     pub fn may_control(self) -> bool {
         match self {
             Self::Operator | Self::Hook(_) => true,
-            // An operator waits for the answer, so that a caller which ended may be the agent.
+            // Gone callers are rejected: an operator waits for the answer, so a caller that has ended may be the agent.
             Self::Inside | Self::Gone => false,
         }
     }
@@ -52,9 +52,9 @@ impl CallerRole {
 /// Kind of hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hooks {
-    /// The loop waits for them.
+    /// Hooks that the loop waits for.
     Framing,
-    /// The loop does not wait for them.
+    /// Hooks that run in the background.
     Beside,
 }
 
@@ -62,7 +62,7 @@ pub enum Hooks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub pid: Option<i32>,
-    /// Whether it ended before its role could be determined.
+    /// Whether the sender ended before its role could be determined.
     pub gone: bool,
 }
 
@@ -76,7 +76,7 @@ pub fn signal_name(signal: i32) -> String {
 #[derive(Debug)]
 pub struct Family {
     adoption: Adoption,
-    /// Ids of the loops that this process runs in. Other processes in them have the same rights as this one.
+    /// Ids of the outer loops that this process runs in. Other processes in these loops have the same rights as this one.
     above: HashSet<OsString>,
     /// Process ids of the guards of hooks; 0 if there is no guard.
     framing: AtomicI32,
@@ -88,7 +88,7 @@ impl Family {
     pub fn new(adoption: Adoption) -> Self {
         let own = children::own_pid();
         if adoption == Adoption::All {
-            // No process of the loop runs yet.
+            // These children existed before the loop, because no process of the loop runs yet.
             let found = children::own().into_iter().map(Pid::as_raw_pid);
             known_operators().extend(found);
         }
@@ -108,12 +108,12 @@ impl Family {
         }
     }
 
-    /// Sets the guard of hooks.
+    /// Registers the guard of hooks.
     pub fn hooks_are_below(&self, hooks: Hooks, guard: i32) {
         self.guard(hooks).store(guard, Ordering::Relaxed);
     }
 
-    /// Removes a guard of hooks that has ended. Another one may have been set since.
+    /// Unregisters a guard of hooks that has ended. Does nothing if another guard was registered since.
     pub fn hooks_are_gone(&self, hooks: Hooks, guard: i32) {
         let (set, order) = (self.guard(hooks), Ordering::Relaxed);
         let _ = set.compare_exchange(guard, 0, order, order);
@@ -123,7 +123,7 @@ impl Family {
     /// its sender could be forged.
     ///
     /// # Errors
-    /// Another process sent it.
+    /// Another process sent the signal.
     pub fn judge(&self, sender: Sender, in_doubt: bool) -> Result<(), Refused> {
         let (pid, role) = match sender {
             Sender::System => return Ok(()),
@@ -151,7 +151,7 @@ impl Family {
             return CallerRole::Inside;
         };
         let role = self.role_of(pid);
-        // Checked last: a process that still runs had its id all the time.
+        // This is checked last: if the process still runs now, its id belonged to it all the time.
         match pid == 0 || caller.runs() {
             true => role,
             false => CallerRole::Gone,
@@ -161,7 +161,7 @@ impl Family {
     /// Returns the role of a process.
     pub fn role_of(&self, pid: i32) -> CallerRole {
         let own = children::own_pid();
-        // Its id is not visible here: it runs outside of the container of this process, so it is not a descendant of a guard.
+        // The id of the caller is not visible here: it runs outside of the container of this process, so it is not a descendant of a guard.
         let Some(process) = Pid::from_raw(pid) else {
             return CallerRole::Operator;
         };
@@ -232,16 +232,17 @@ fn left_by_editor() -> MutexGuard<'static, Vec<i32>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A program that the operator uses, such as an editor. Until this is dropped, its requests count as the operator's, and it is not ended with the
-/// run. The holder waits for its end.
+/// A program that the operator uses, such as an editor. Until this value is dropped, its requests count as the operator's, and it is not ended
+/// with the
+/// run. The owner of this value waits until the program ends.
 #[derive(Debug)]
 pub struct OperatorProgram {
     pid: Pid,
-    /// Value of `TACHIKOMA_EDITING` in the environment of the editor and of the processes that it starts.
+    /// Value of [`EDITING`] in the environment of the editor and of the processes that it starts.
     token: String,
 }
 
-/// Environment variable of the token.
+/// Environment variable with the token of an editor.
 const EDITING: &str = "TACHIKOMA_EDITING";
 
 impl OperatorProgram {
@@ -250,7 +251,7 @@ impl OperatorProgram {
     /// # Errors
     /// The program cannot be started.
     pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
-        // Held during the start, so that the program is registered before another thread sees it.
+        // The list stays locked during the start, so that the program is registered before another thread sees it.
         let mut known = known_operators();
         let token = uuid::Uuid::new_v4().to_string();
         let pid = Pid::from_child(&command.env(EDITING, &token).spawn()?);
@@ -258,17 +259,17 @@ impl OperatorProgram {
         Ok(Self { pid, token })
     }
 
-    /// Returns its process.
+    /// Returns the process id of the program.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
     }
 }
 
-/// The processes that the editor left running are children of this process by now.
+/// When the editor ends, the processes that it left running have become children of this process.
 impl Drop for OperatorProgram {
     fn drop(&mut self) {
-        // Both locks, so that a sweep never sees a process in neither list.
+        // Both lists are locked, so that another thread always finds a process in one of them.
         let (mut known, mut left) = (known_operators(), left_by_editor());
         known.retain(|known| *known != self.pid.as_raw_pid());
         let of_it = |pid: &Pid| {
@@ -298,7 +299,7 @@ mod tests {
     #[test]
     fn process_in_the_cgroup_of_a_loop_is_not_the_operator() {
         let family = Family::new(Adoption::Marked);
-        // Without the rights to make a group, no process is in one.
+        // If this user may not create a cgroup, no process is in one, and there is nothing to test.
         let Ok(group) = cgroup::Cgroup::make(&format!("caller_role_{}", children::own_pid()))
         else {
             return;

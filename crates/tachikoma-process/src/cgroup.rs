@@ -1,6 +1,6 @@
 //! A cgroup (version 2) for one guard and its agents. Processes cannot leave it, and one write kills all of them.
 //!
-//! Failures are not errors: the guard then runs without a cgroup, and the reason is kept as text.
+//! Failures are not errors: the guard then runs without a cgroup, and the reason is stored as text.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -15,10 +15,10 @@ use rustix::process::Pid;
 use super::children;
 use tachikoma_runtime::clock;
 
-/// Prefix of our cgroups' names. The loop's id and a number follow.
+/// Prefix of the names of Tachikoma's cgroups. The loop's id and a number follow.
 const PREFIX: &str = "tachikoma-";
 
-/// Limit of cgroups of one loop. A lost guard leaves a cgroup until it is empty. More of them mean that cgroups are not cleaned up.
+/// Maximum number of cgroups of one loop. A lost guard leaves a cgroup until it is empty. More of them mean that cgroups are not cleaned up.
 const GROUPS_PER_LOOP_MAX: u32 = 16;
 
 /// Time between two checks of a cgroup that is being emptied. Its processes have ended, and the kernel needs a moment to remove them.
@@ -62,18 +62,18 @@ impl Cgroup {
         Self { path }
     }
 
-    /// Returns its directory.
+    /// Returns the directory of the cgroup.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the directory for `clone3`.
+    /// Opens the directory of the cgroup for `clone3`.
     pub(super) fn open(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::open(&self.path, flags, Mode::empty())?)
     }
 
-    /// Returns the processes in the group.
+    /// Returns the processes in the cgroup.
     pub(super) fn members(&self) -> Vec<Pid> {
         fs::read_to_string(self.path.join("cgroup.procs"))
             .unwrap_or_default()
@@ -82,13 +82,13 @@ impl Cgroup {
             .collect()
     }
 
-    /// Kills every process in the group, this one too if it is a member.
+    /// Kills every process in the cgroup, including this process if it is a member.
     pub(super) fn kill(&self) {
-        // A cgroup that was removed has no processes.
+        // The write fails if the cgroup was removed. Then it has no processes.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
     }
 
-    /// Moves this process to the parent cgroup, so that it survives [`Self::kill`], and also its standby if that is in the group. Returns whether
+    /// Moves this process to the parent cgroup, so that it survives [`Self::kill`], and also its standby if that is in the cgroup. Returns whether
     /// that succeeded.
     pub(super) fn leave(&self) -> bool {
         let move_out = |pid: Pid| {
@@ -100,7 +100,7 @@ impl Cgroup {
         move_out(children::own_pid()) && standby.is_none_or(move_out)
     }
 
-    /// Kills all processes in the group and removes it, within `patience`. Returns the processes that are still in it.
+    /// Kills all processes in the cgroup and removes it, within `patience`. Returns the processes that are still in it.
     pub(super) fn end(&self, patience: Duration) -> Vec<Pid> {
         let deadline = clock::monotonic() + patience;
         loop {
@@ -118,7 +118,7 @@ impl Cgroup {
         }
     }
 
-    /// Removes the group. Returns false while processes are in it.
+    /// Removes the cgroup. Returns false while processes are in it.
     pub(super) fn remove(&self) -> bool {
         match fs::remove_dir(&self.path) {
             Ok(()) => true,
@@ -126,7 +126,7 @@ impl Cgroup {
         }
     }
 
-    /// Returns whether a process is in the group, or was until it ended.
+    /// Returns whether a process is in the cgroup, or was in it until it ended.
     pub(super) fn has(&self, pid: Pid) -> bool {
         let Some(of_process) = children::cgroup_of(pid) else {
             return false;
@@ -136,7 +136,7 @@ impl Cgroup {
     }
 }
 
-/// Returns the groups that an earlier runner of this loop left.
+/// Returns the cgroups that an earlier runner of this loop left.
 pub(super) fn stale(marker: &str) -> Vec<Cgroup> {
     let Ok(entries) = own_directory().and_then(|base| fs::read_dir(base).map_err(text)) else {
         return Vec::new();
@@ -148,7 +148,7 @@ pub(super) fn stale(marker: &str) -> Vec<Cgroup> {
         .collect()
 }
 
-/// Returns the group of the loop that contains a process; `None` if no group of the loop does.
+/// Returns the cgroup of the loop that contains a process; `None` if the process is in none of them.
 pub(super) fn of_process(pid: Pid, marker: &str) -> Option<Cgroup> {
     let path = children::cgroup_of(pid)?;
     let name = Path::new(&path).file_name()?.to_str()?;
@@ -159,7 +159,7 @@ pub(super) fn of_process(pid: Pid, marker: &str) -> Option<Cgroup> {
     Some(Cgroup::at(mount.directory(&path)?))
 }
 
-/// Returns the ids of the loops and servers that have a process in their cgroups. A process cannot hide this by clearing its environment.
+/// Returns the ids of the loops and servers that have a cgroup with this process. A process cannot hide this by clearing its environment.
 pub(super) fn ids_of(pid: Pid) -> Vec<OsString> {
     let path = children::cgroup_of(pid).unwrap_or_default();
     let id = |name: &str| {
@@ -189,7 +189,7 @@ fn own_directory() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("the control group {own} is outside of the mount"))
 }
 
-/// Where the version 2 hierarchy is mounted, and which part of it.
+/// Mount point of the cgroup version 2 hierarchy, and which part of the hierarchy is mounted.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     root: String,
@@ -222,7 +222,7 @@ fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { root, point })
 }
 
-/// The table writes blanks and backslashes in octal.
+/// Decodes a field of the mount table, which has spaces and backslashes in octal.
 fn unescape(field: &str) -> String {
     field
         .replace("\\040", " ")
@@ -247,7 +247,7 @@ mod tests {
     fn only_cgroup2_mounts_are_parsed() {
         let line =
             "41 31 0:38 / /sys/fs/cgroup/my\\040unified rw,relatime shared:9 - cgroup2 cgroup2 rw";
-        let found = parse_mount(line).expect("a mount of version 2");
+        let found = parse_mount(line).expect("the line is a cgroup2 mount");
         assert_eq!(
             found.directory("/user/a"),
             Some("/sys/fs/cgroup/my unified/user/a".into())

@@ -11,22 +11,22 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::Leftover;
 
-/// The length of a recorded command line. A prompt that is an argument must not fill the journal.
+/// Maximum length of a recorded command line. A prompt that is an argument must not fill the journal.
 const COMMAND_BYTES_MAX: u64 = 256;
 
-/// More than the kernel's limit for arguments and environment together.
+/// Maximum size of an environment that is read. The kernel's limit for arguments and environment together is lower.
 const ENVIRONMENT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// A line of `/proc/<pid>/stat` has 52 numbers and a name.
+/// Maximum length of a line of `/proc/<pid>/stat`. It has 52 numbers and a name.
 const STAT_BYTES_MAX: u64 = 4096;
 
-/// The initial size of the buffer. Most files of `/proc` are shorter.
+/// Initial size of the read buffer. Most files of `/proc` are shorter.
 const PROC_FILE_BYTES: usize = 4096;
 
-/// More ancestors than any real process has. The limit ends a walk through a chain that changes meanwhile.
+/// Maximum number of ancestors. No real process has as many. The limit ends a walk through a chain that changes during the walk.
 const ANCESTORS_MAX: usize = 1024;
 
-/// Attempts to read the ancestors of a process if one of them ends meanwhile.
+/// Maximum number of attempts to read the ancestors of a process. Reading fails if one of them ends meanwhile.
 const ANCESTORS_TRIES: usize = 16;
 
 /// Kernel flags (`linux/sched.h`): the process is exiting, and the process is a kernel thread.
@@ -38,7 +38,7 @@ const FLAG_KERNEL_THREAD: u64 = 0x20_0000;
 /// The kernel may leave out a child if others die while it writes the list. A caller that needs all of them has to ask again.
 pub(super) fn own() -> Vec<Pid> {
     let mut found = Vec::new();
-    // The kernel keeps the list per thread.
+    // The kernel keeps a separate list of children for each thread.
     let Ok(threads) = fs::read_dir("/proc/self/task") else {
         return found;
     };
@@ -53,7 +53,7 @@ pub(super) fn own() -> Vec<Pid> {
 /// Continues all stopped children of this process. A stopped guard cannot clean up.
 pub fn wake_children() {
     for child in own() {
-        // It may have ended already.
+        // The child may have ended already.
         let _ = rustix::process::kill_process(child, rustix::process::Signal::CONT);
     }
 }
@@ -82,23 +82,23 @@ pub(super) fn describe(pid: Pid) -> Leftover {
 /// Fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// The parent; `None` for the first process of a namespace.
+    /// The parent process; `None` for the first process of a namespace.
     pub(super) parent: Option<Pid>,
     /// Start time in clock ticks after boot. Start time and id together identify one process.
     pub(super) started: u64,
-    /// Whether it has ended and was not reaped.
+    /// Whether the process has ended and was not reaped.
     pub(super) dead: bool,
-    /// Whether it is exiting.
+    /// Whether the process is exiting.
     pub(super) dying: bool,
     /// Whether the process is a kernel thread.
     pub(super) in_kernel: bool,
-    /// Whether its program was started with an empty environment.
+    /// Whether the program of the process was started with an empty environment.
     pub(super) bare: bool,
     /// CPU time of the process and of its reaped children, in clock ticks.
     pub(super) cpu_ticks: u64,
 }
 
-/// Returns the fields of a process; `None` if it has ended.
+/// Returns the fields of a process; `None` if the process has ended.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
     let path = format!("/proc/{pid}/stat");
     parse_stat(&read_head(Path::new(&path), STAT_BYTES_MAX).ok()?)
@@ -123,14 +123,14 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
         dead: matches!(state, "Z" | "X"),
         dying: flags & FLAG_EXITING != 0,
         in_kernel: flags & FLAG_KERNEL_THREAD != 0,
-        // The kernel sets the address of the code after that of the environment, so that a zero means that the environment is not known yet.
+        // The kernel sets the address of the code after that of the environment. If it is zero, the environment is not known yet.
         bare: code.is_some_and(|start| start != "0")
             && environment.is_some_and(|(start, end)| start == end),
         cpu_ticks,
     })
 }
 
-/// Returns whether a process is alive. A process that has ended and was not reaped is not.
+/// Returns whether a process is alive. A zombie is not alive.
 pub fn is_alive(pid: i32) -> bool {
     let known = Pid::from_raw(pid);
     if !cfg!(target_os = "linux") {
@@ -162,7 +162,7 @@ fn all_ancestors_now(pid: Pid) -> Option<Vec<Pid>> {
             let hidden = test_kill_process(parent) == Err(Errno::PERM);
             return hidden.then_some(found);
         };
-        // A parent is older than its children, also one that adopted them. A younger process has reused the id of an ancestor that ended.
+        // A parent is older than its children, even if it adopted them. A younger process has reused the id of an ancestor that ended.
         if above.started > last.started || found.len() == ANCESTORS_MAX {
             return None;
         }
@@ -222,7 +222,7 @@ pub(super) fn variables<const N: usize>(pid: Pid, names: [&str; N]) -> [Option<O
     })
 }
 
-/// Classifies a process without a readable environment. The children of a process that has ended have other parents already, those of an
+/// Classifies a process without a readable environment. The children of an ended process already have other parents, those of an
 /// exiting process do not. A process in `exec` has an environment a moment later.
 fn without_environment(pid: Pid) -> Marking {
     match stat(pid) {
@@ -267,7 +267,7 @@ pub(super) fn parse_pid(text: &str) -> Option<Pid> {
 }
 
 fn read_head(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    // Files of /proc report no size. Most fit into this buffer, so that one call reads them.
+    // Files in `/proc` report no size. Most fit into this buffer, so one call reads them.
     let mut bytes = Vec::with_capacity(PROC_FILE_BYTES);
     fs::File::open(path)?
         .take(bytes_max)
@@ -306,7 +306,7 @@ mod tests {
                 Marking::Undecided => None,
                 decided @ (Marking::Ours | Marking::Foreign) => Some(decided),
             };
-            // Undecided until `exec` is done.
+            // The marker is undecided until `exec` is done.
             let decided = std::iter::repeat_with(decided).flatten().next();
             assert_eq!(decided, Some(expected));
             child.kill().unwrap();

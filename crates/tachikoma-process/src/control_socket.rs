@@ -1,4 +1,4 @@
-//! Makes the Unix sockets that the operator's commands connect to.
+//! Creates the Unix sockets that the operator's commands connect to.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -8,30 +8,30 @@ use tachikoma_fs::FsError;
 use tachikoma_fs::owner::make_private_dir;
 use tokio::net::UnixListener;
 
-/// The longest path that fits into a socket's address.
+/// Maximum length of a path in the address of a Unix socket.
 const PATH_BYTES_MAX: usize = 107;
 
-/// Why a control socket could not be made.
+/// Why a control socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Its path does not fit into a socket's address.
+    /// The path of the socket is too long for a socket address.
     #[error("the path of the control socket is longer than {PATH_BYTES_MAX} bytes: {}", .0.display())]
     TooLong(PathBuf),
-    /// Its directory cannot be created, or other users can write to it.
+    /// The directory of the socket cannot be created, or other users can write to it.
     #[error(transparent)]
     Directory(#[from] FsError),
-    /// It cannot be bound.
+    /// The socket cannot be bound to its path.
     #[error("make control socket {}", path.display())]
     Bind {
         /// Path of the socket.
         path: PathBuf,
-        /// Cause.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Identifies a socket's file, so that a file that replaced it is noticed.
+/// Identity of a socket's file, to notice that another file replaced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketFile {
     device: u64,
@@ -52,10 +52,10 @@ impl SocketFile {
     }
 }
 
-/// Listens at a path in a private directory. Replaces a socket that is there.
+/// Listens on a socket in a private directory. Replaces a socket that exists at this path.
 ///
 /// # Errors
-/// The directory or the socket cannot be made.
+/// The directory or the socket cannot be created.
 pub fn listen(runtime_dir: &Path, path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
     if path.as_os_str().len() > PATH_BYTES_MAX {
         return Err(ListenError::TooLong(path.to_owned()));

@@ -1,4 +1,4 @@
-//! The runner's end of the guard: starts it, sends it orders, receives its reports.
+//! The runner's side of the guard: starts the guard, sends orders to it, and receives its reports.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,33 +19,33 @@ mod options;
 
 pub use options::{GuardError, GuardOptions};
 
-/// The guard ends its children within `BYE_TIMEOUT` and exits. Only a stopped guard takes longer.
+/// How long to wait until the guard has exited. It ends its children within `BYE_TIMEOUT`. Only a suspended guard takes longer.
 const FINISH_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
 
-/// If the guard was killed, the standby ends the guard's children within `BYE_TIMEOUT` and exits. A slower standby is killed.
+/// How long to wait for the standby of a killed guard. It ends the guard's children within `BYE_TIMEOUT`. A slower standby is killed.
 const STANDBY_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
 
-/// After SIGKILL the standby is gone at once unless it is stuck in the kernel.
+/// How long to wait for a killed standby. SIGKILL takes effect at once unless the standby is stuck in the kernel.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for the kernel to let an empty cgroup be removed. A cgroup that stays is harmless.
+/// How long to wait until the kernel allows the removal of an empty cgroup. A cgroup that cannot be removed is harmless.
 const REMOVE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The guard ends within a fraction of a millisecond, which is shorter than the smallest timer, so that this wait may block.
+/// How long to block for the end of the guard. It ends in a fraction of a millisecond, which is shorter than the smallest timer.
 #[cfg(target_os = "linux")]
 const DEATH_BLOCKING: Duration = Duration::from_millis(5);
 
-/// Time between two checks of a state that cannot be awaited.
+/// Interval between two checks of a state for which no event exists.
 const TICK: Duration = Duration::from_millis(2);
 
-/// One guard process, for as long as the loop runs.
+/// One guard process. It exists as long as the loop runs.
 ///
-/// Dropped without [`Self::finish`], the guard notices, ends everything and exits by itself.
+/// If it is dropped without [`Self::finish`], the guard notices the closed socket, ends all processes and exits.
 #[derive(Debug)]
 pub struct Guard {
     socket: UnixStream,
     pid: Pid,
-    /// `None` after the guard was reaped.
+    /// Registration of the guard's process; `None` after it was reaped.
     attended: Option<Attended>,
     inbox: Inbox,
     outbox: VecDeque<Outgoing>,
@@ -53,7 +53,7 @@ pub struct Guard {
     adoption: Adoption,
     cgroup: Result<Cgroup, String>,
     state: State,
-    /// The agent that runs, as the guard reported.
+    /// Process id of the running agent, as the guard reported it; `None` if no agent runs.
     agent: Option<Pid>,
 }
 
@@ -61,17 +61,17 @@ pub struct Guard {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Serving,
-    /// Its socket is closed. It, or its standby, may be alive and busy with ending its children.
+    /// The socket of the guard is closed. The guard or its standby may still be alive and ending its children.
     Gone {
         since: Instant,
     },
-    /// It was reaped, but its children are not ended.
+    /// The guard was reaped, but its children are not ended yet.
     Reaped,
-    /// All is cleaned up.
+    /// The guard and its children have ended, except for these survivors.
     Lost(Vec<Leftover>),
 }
 
-/// A message on its way out.
+/// A message that is not completely sent yet.
 #[derive(Debug)]
 struct Outgoing {
     bytes: Vec<u8>,
@@ -80,11 +80,11 @@ struct Outgoing {
 }
 
 impl Guard {
-    /// Starts a guard, without waiting until it is ready: orders may follow at once. Makes this process a child
+    /// Starts a guard. Does not wait until it is ready: orders may be sent at once. Makes this process a child
     /// subreaper; needs a Tokio runtime.
     ///
     /// # Errors
-    /// Its program cannot be started. A missing cgroup is not an error.
+    /// The program of the guard cannot be started. A missing cgroup is not an error.
     pub fn start(options: &GuardOptions) -> Result<Self, GuardError> {
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(children::own_pid()))
@@ -147,7 +147,7 @@ impl Guard {
         self.pid.as_raw_pid()
     }
 
-    /// Replaces the lock of the working directory, because the file of the one before was deleted. Never waits.
+    /// Sends a new lock of the working directory to the guard, because the file of the earlier lock was deleted. Never waits.
     ///
     /// # Errors
     /// The order cannot be encoded.
@@ -155,7 +155,7 @@ impl Guard {
         self.order(&Order::Hold, vec![lock])
     }
 
-    /// Starts an agent. A [`GuardReport`] says whether it started. Never waits.
+    /// Orders the start of an agent. A [`GuardReport`] says whether it started. Never waits.
     ///
     /// # Errors
     /// The order is longer than the arguments of a program may be.
@@ -169,23 +169,23 @@ impl Guard {
     pub fn signal(&mut self, generation: u64, rung: StopSignal) {
         tracing::debug!(generation, ?rung, "signaling an agent");
         self.short_order(&Order::Signal { generation, rung });
-        // A guard that was stopped cannot obey. The standby passes the signal on to it.
+        // A suspended guard cannot send the signal. So the standby is woken, which wakes the guard.
         if self.attended.is_some() {
             let _ = rustix::process::kill_process(self.pid, Signal::CONT);
         }
     }
 
-    /// Stops the agent's process group, as Ctrl-Z does. Never waits.
+    /// Suspends the agent's process group, as Ctrl-Z does. Never waits.
     pub fn suspend(&mut self) {
         self.short_order(&Order::Suspend);
     }
 
-    /// Continues a stopped agent. Never waits.
+    /// Continues a suspended agent. Never waits.
     pub fn resume(&mut self) {
         self.short_order(&Order::Continue);
     }
 
-    /// Returns the next report. Cancel-safe. After [`GuardReport::Lost`] it returns only that.
+    /// Returns the next report. Cancel-safe. After [`GuardReport::Lost`], every call returns that report again.
     pub async fn next(&mut self) -> GuardReport {
         loop {
             if let Some(report) = self.arrived() {
@@ -213,7 +213,7 @@ impl Guard {
         }
     }
 
-    /// Asks the guard to end without waiting. [`Self::finish`] still has to be called.
+    /// Asks the guard to end, without waiting. [`Self::finish`] must still be called.
     pub fn dismiss(&mut self) {
         self.short_order(&Order::Bye);
     }
@@ -227,7 +227,7 @@ impl Guard {
                 while self.arrived().is_some() {}
             }
         };
-        // A guard that does not end is killed, and the runner ends its children.
+        // After the timeout the guard is killed, and the runner ends its children.
         let _ = tokio::time::timeout(FINISH_TIMEOUT, obeyed).await;
         let since = match self.state {
             State::Gone { since } => since,
@@ -248,7 +248,7 @@ impl Guard {
     pub fn abandon(mut self) {
         let (pid, attended) = (self.pid, self.attended.take());
         drop(self);
-        // Ends with the guard, which has its own timeout.
+        // The thread ends with the guard, which has its own timeout.
         std::thread::spawn(move || {
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
             drop(attended);
@@ -279,12 +279,16 @@ impl Guard {
     }
 
     fn short_order(&mut self, order: &Order) {
-        // The only error is an order beyond the limit, and these are short.
+        // Encoding fails only for orders that are too long, and these orders are short.
         let _ = self.order(order, Vec::new());
     }
 
     fn order(&mut self, order: &Order, fds: Vec<OwnedFd>) -> io::Result<()> {
-        debug_assert_eq!(fds.len(), order.fds(), "an order carries what it announces");
+        debug_assert_eq!(
+            fds.len(),
+            order.fds(),
+            "an order is sent with all of its descriptors"
+        );
         let bytes = protocol::encode(order)?;
         self.outbox.push_back(Outgoing {
             bytes,
@@ -295,13 +299,13 @@ impl Guard {
         Ok(())
     }
 
-    /// Sends as much as the socket takes now.
+    /// Sends as much as the socket accepts now.
     fn flush(&mut self) {
         while let Some(outgoing) = self.outbox.front_mut() {
             let fds: Vec<_> = outgoing.fds.iter().map(OwnedFd::as_fd).collect();
             let rest = outgoing.bytes.get(outgoing.sent..).unwrap_or_default();
             let send = || Ok(protocol::send(&self.socket, rest, &fds)?);
-            // The runtime does not know yet that a fresh socket can be written to; the first orders do not wait for that.
+            // The runtime does not know yet that a new socket is writable, so the first orders are sent without asking it.
             let sent = match send() {
                 Err(error) if is_full(&error) => self.socket.try_io(Interest::WRITABLE, send),
                 other => other,
@@ -317,7 +321,7 @@ impl Guard {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
                 Err(error) if is_full(&error) => return,
-                // The guard has ended. Its last reports may still be in the socket, and reading finds its end.
+                // The guard has ended. Its last reports may still be in the socket. The next read notices the end.
                 Err(_) => self.outbox.clear(),
             }
         }
@@ -355,18 +359,18 @@ impl Guard {
         }
     }
 
-    /// Makes sure that the guard and its standby are dead and reaped: only then are all of their children ours. Returns whether they
-    /// ended in order, which they do only when they have no children left. `since` says when the end of the guard was noticed.
+    /// Waits until the guard and its standby are dead and reaped. Only then all of their children are children of this process. Returns whether they
+    /// exited normally, which they do only without remaining children. `since` is the time when the end of the guard was noticed.
     async fn bury(&mut self, since: Instant) -> bool {
         let orderly = death(self.pid, since).await;
         self.state = State::Reaped;
-        // A guard that cannot be killed is handled like any other leftover.
+        // If the guard cannot be killed, it is treated as a leftover process.
         self.attended = None;
         orderly
     }
 }
 
-/// Starts the guard in its control group, or without one if that fails.
+/// Starts the guard in its cgroup, or without one if that fails.
 fn start(
     options: &GuardOptions,
     socket: OwnedFd,
@@ -399,9 +403,9 @@ fn start(
     Ok((started, Err(reason)))
 }
 
-/// Waits for the end of the standby of a guard that has ended, and kills one that takes too long. Returns whether it ended in order.
+/// Waits until the standby of an ended guard has ended, and kills it after a timeout. Returns whether it exited normally.
 ///
-/// It must have its time: until it has ended the children of the guard, they would survive the end of this process.
+/// The wait is necessary: if this process ended before the standby has ended the guard's children, they would survive.
 async fn death(standby: Pid, since: Instant) -> bool {
     await_briefly(standby, since);
     loop {
@@ -410,7 +414,7 @@ async fn death(standby: Pid, since: Instant) -> bool {
             Ok(None) => {}
             Err(_) => return false,
         }
-        // Again and again: another process may stop the standby again.
+        // The signal is repeated, because another process may suspend the standby again.
         let signal = match since.elapsed() {
             waited if waited >= STANDBY_TIMEOUT + DEATH_TIMEOUT => return false,
             waited if waited >= STANDBY_TIMEOUT => Signal::KILL,
@@ -421,13 +425,13 @@ async fn death(standby: Pid, since: Instant) -> bool {
     }
 }
 
-/// Waits for the end of a process for a few milliseconds. Blocks.
+/// Waits a few milliseconds for the end of a process. Blocks the thread.
 #[cfg(target_os = "linux")]
 fn await_briefly(pid: Pid, since: Instant) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{PidfdFlags, pidfd_open};
     let left = DEATH_BLOCKING.saturating_sub(since.elapsed());
-    // Without a descriptor the caller notices the end later.
+    // If no pidfd can be opened, the caller notices the end later.
     if let (Ok(pidfd), Ok(left)) = (pidfd_open(pid, PidfdFlags::empty()), left.try_into()) {
         let left: Timespec = left;
         let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left));
@@ -437,7 +441,7 @@ fn await_briefly(pid: Pid, since: Instant) {
 #[cfg(not(target_os = "linux"))]
 fn await_briefly(_pid: Pid, _since: Instant) {}
 
-/// Removes an empty control group, which takes the kernel a moment; returns false if there are processes in it.
+/// Removes an empty cgroup, for which the kernel needs a moment. Returns false if there are processes in it.
 async fn remove(cgroup: &Cgroup) -> bool {
     let removed = async {
         while !cgroup.remove() {
@@ -448,7 +452,7 @@ async fn remove(cgroup: &Cgroup) -> bool {
         }
         true
     };
-    // An empty directory that stays is removed by the next runner.
+    // A cgroup that could not be removed is removed by the next runner.
     tokio::time::timeout(REMOVE_TIMEOUT, removed)
         .await
         .unwrap_or(true)
@@ -458,7 +462,7 @@ fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Returns both ends of the control socket; only the runner's does not block.
+/// Returns both ends of the control socket. Only the runner's end is non-blocking.
 fn socket_pair() -> io::Result<(std::os::unix::net::UnixStream, OwnedFd)> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;

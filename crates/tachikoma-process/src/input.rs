@@ -1,4 +1,4 @@
-//! Makes the standard streams of an agent, and reads data from an inherited descriptor.
+//! Creates the standard streams of an agent, and reads data from an inherited descriptor.
 
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::{fs, fs::File};
 
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// Returns a standard input from which an agent reads `bytes` and then sees the end.
+/// Returns a standard input from which an agent reads `bytes` and then end of file.
 ///
 /// It is a file in memory and not a pipe, because the writer of a pipe would block if the agent does not read.
 ///
@@ -40,7 +40,8 @@ pub fn output() -> io::Result<(Receiver, OwnedFd)> {
     Ok((Receiver::from_owned_fd(read)?, write))
 }
 
-/// Reads data that this program passed to itself when it executed its program again: at most `max` bytes from an inherited descriptor, and closes it, so that no child inherits it.
+/// Reads data that this program passed to itself before it executed itself again: at most `max` bytes from an inherited descriptor. Closes the
+/// descriptor, so that no child inherits it.
 ///
 /// # Errors
 /// There is no such descriptor, or it cannot be read.

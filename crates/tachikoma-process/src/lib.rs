@@ -95,10 +95,10 @@ impl fmt::Display for Containment {
     }
 }
 
-/// Which of its own children the runner ends after the guard was killed.
+/// Which children of the runner's process are ended after the guard was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adoption {
-    /// All of them: for a process that has no other children.
+    /// All children: for a process that has no other children.
     All,
     /// Only children that have the marker of the loop: for a program that embeds the runner and has other children. A child that cleared its
     /// environment is found only through its cgroup.

@@ -10,25 +10,25 @@ use rustix::process::Pid;
 
 use super::{children, orphans};
 
-/// The kernel's tables of TCP sockets of this network namespace; the second is missing without IPv6.
+/// The kernel's tables of the TCP sockets in this network namespace. The second one is missing without IPv6.
 const TABLES: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
 
-/// Some hundred thousand connections; a longer table is not read to its end.
+/// Maximum size of a table that is read. It is enough for some hundred thousand connections.
 const TABLE_BYTES_MAX: u64 = 64 << 20;
 
-/// `TCP_LISTEN`, as the table shows it.
+/// The state `TCP_LISTEN` in the table.
 const LISTENING: &str = "0A";
 
 /// The process that may listen at an address before a password is sent there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This server, or a process that it started.
+    /// This server process, or a process that it started.
     Server(i32),
-    /// Any process of this user or of root: the user named the address.
+    /// Any process of this user or of root, because the user configured the address.
     User,
 }
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
     inode: u64,
@@ -38,10 +38,10 @@ pub struct Listener {
 /// Why a password is not sent to an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenerError {
-    /// No process listens there.
+    /// No process listens at the address.
     #[error("the server no longer listens there")]
     None,
-    /// Another process listens there.
+    /// Another process listens at the address.
     #[error("{0} has the port, so no password is sent")]
     Foreign(Holder),
     /// The kernel's tables cannot be read.
@@ -49,7 +49,7 @@ pub enum ListenerError {
     Unknown(#[source] io::Error),
 }
 
-/// The process that has the port instead.
+/// The process that has the port instead of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     uid: u32,
@@ -68,8 +68,9 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Returns the sockets that accept connections to `address`, if all of them belong to a process that may have the password. Other systems than
-/// Linux do not report this: the list is empty, and no address is refused.
+/// Returns the sockets that accept connections to `address`, if all of them belong to a process that may get the password. On systems other
+/// than
+/// Linux this is unknown: the list is empty, and no address is refused.
 ///
 /// # Errors
 /// A socket belongs to another process, or no socket of the server listens there.
@@ -105,7 +106,7 @@ fn listeners(address: SocketAddr) -> io::Result<Vec<Listener>> {
     Ok(found)
 }
 
-/// Reads a line of the table: number, local and remote address, state, queues, timers, retransmissions, user, timeout, inode.
+/// Parses a line of the table: number, local and remote address, state, queues, timers, retransmissions, user, timeout, inode.
 fn listener(line: &str, wanted: SocketAddr) -> Option<Listener> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;
@@ -142,7 +143,7 @@ fn is_held_below(inode: u64, pid: i32) -> bool {
     let Some(server) = Pid::from_raw(pid) else {
         return false;
     };
-    // If the server was started by a wrapper, a child has the socket.
+    // If a wrapper started the server, the socket belongs to a child process.
     has_open(server, inode)
         || children::all().into_iter().any(|process| {
             process != server
@@ -175,7 +176,7 @@ mod tests {
             ("[::]:0", "127.0.0.1"),
         ] {
             let Ok(listener) = TcpListener::bind(bound) else {
-                // This machine has no IPv6.
+                // The test is skipped for IPv6 if this machine has none.
                 continue;
             };
             let port = listener.local_addr().unwrap().port();
@@ -185,7 +186,7 @@ mod tests {
             let mut other = Command::new("cat")
                 .stdin(Stdio::piped())
                 .spawn()
-                .expect("a process");
+                .expect("the process can be started");
             let pid = i32::try_from(other.id()).unwrap();
             let refused = verify(address, Owner::Server(pid)).unwrap_err();
             assert_eq!(
@@ -194,7 +195,7 @@ mod tests {
             );
             drop(other.stdin.take());
             other.wait().unwrap();
-            // The client's port is in use and has no listener. A port that was just closed could belong to another process by now.
+            // The client's port is in use but has no listener. A port that was just closed could already belong to another process.
             let client = TcpStream::connect(address).unwrap();
             let unused = client.local_addr().unwrap();
             assert!(matches!(verify(unused, own()), Err(ListenerError::None)));

@@ -10,13 +10,13 @@ use super::children::Marking;
 use super::{Leftover, MARKER, children};
 use tachikoma_runtime::clock;
 
-/// Limit for leftovers to end. SIGKILL takes effect at once unless a process is stuck in the kernel.
+/// How long to wait until leftovers have ended. SIGKILL takes effect at once unless a process is stuck in the kernel.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Limit of the wait for killed processes before the next search.
+/// Maximum wait for killed processes before the next search.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Limit for processes that are exiting or in `exec`, which takes microseconds. A process that hides its environment longer is skipped.
+/// How long to wait for processes that are exiting or in `exec`, which takes microseconds. A process that hides its environment longer is skipped.
 const UNDECIDED_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Time between two searches for processes that should end by themselves.
@@ -25,7 +25,7 @@ const STRAGGLER_PAUSE: Duration = Duration::from_millis(50);
 /// Kills the processes that have the marker of a loop, and the cgroups of the loop. Skips this process, its ancestors and its descendants.
 /// Returns the killed processes.
 ///
-/// Used at the start of a run if the runner before crashed. Hold the lock of the working directory, or this could kill the agents of a live
+/// Used at the start of a run if the earlier runner crashed. Hold the lock of the working directory, or this could kill the agents of a running
 /// runner.
 #[must_use]
 pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
@@ -38,7 +38,7 @@ pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
         end_group(&group, &mut ended);
     }
     let spared = own_line();
-    // Repeated until a round finds no process, because a process may have forked while it was checked.
+    // The search is repeated until it finds no process, because a process may have forked while it was checked.
     loop {
         let found = marked(marker, &spared);
         if found.is_empty() {
@@ -91,7 +91,7 @@ fn own_line() -> HashSet<Pid> {
     children::ancestors(children::own_pid()).collect()
 }
 
-/// Returns the processes with the marker. Undecided ones are checked again.
+/// Returns the processes with the marker. Processes that cannot be decided yet are checked again.
 fn marked(marker: &str, spared: &HashSet<Pid>) -> Vec<Pid> {
     let deadline = clock::monotonic() + UNDECIDED_TIMEOUT;
     let mut candidates = children::all();
@@ -129,7 +129,7 @@ fn mark_unkillable(ended: &mut [Leftover], survivors: &[Pid]) {
     }
 }
 
-/// Leftovers that are reported. More of them add no information.
+/// Maximum number of leftovers that are reported by name. More of them add no information.
 const NAMED_MAX: usize = 64;
 
 fn note(ended: &mut Vec<Leftover>, leftover: Leftover) {
@@ -151,7 +151,7 @@ fn end(pid: Pid, marker: &str) -> Option<(Leftover, Dying)> {
         return None;
     }
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    // The start time has not changed after the descriptor was opened, so that it refers to the process that has the marker.
+    // The start time did not change before the descriptor was opened, so the descriptor refers to the process that has the marker.
     if children::stat(pid)?.started != before.started {
         return None;
     }
@@ -159,7 +159,7 @@ fn end(pid: Pid, marker: &str) -> Option<(Leftover, Dying)> {
     Some((leftover, pidfd))
 }
 
-/// Without `/proc` no process is found, so that this is never called.
+/// This is never called, because no process is found without `/proc`.
 #[cfg(not(target_os = "linux"))]
 fn end(_pid: Pid, _marker: &str) -> Option<(Leftover, Dying)> {
     None

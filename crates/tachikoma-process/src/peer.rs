@@ -10,7 +10,7 @@ use super::{children, spawn};
 /// The process that connected to a socket.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its process id; `None` if the system does not report it.
+    /// Id of the process; `None` if the system does not report it.
     pid: Option<i32>,
     identity: Identity,
 }
@@ -38,16 +38,16 @@ impl Peer {
         Self { pid, identity }
     }
 
-    /// Returns its process id.
+    /// Returns the process id of the caller; `None` if it is unknown.
     pub fn pid(&self) -> Option<i32> {
         self.pid
     }
 
-    /// Returns whether the process that connected still runs, so that its process id is its own.
+    /// Returns whether the process that connected still runs, so that its process id still refers to it.
     pub(super) fn runs(&self) -> bool {
         match &self.identity {
             Identity::Pidfd(pidfd) => {
-                // It becomes readable when the process ends.
+                // A pidfd becomes readable when its process ends.
                 let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
                 poll(&mut ended, Some(&Timespec::default())) == Ok(0)
             }
@@ -97,7 +97,7 @@ mod tests {
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         child.wait().unwrap();
         let family = Family::new(Adoption::Marked);
-        // As if this process, which is the operator's, had the id of the caller that has ended.
+        // Simulates that this process, which has the role of the operator, reused the id of a caller that has ended.
         let identities = [
             Identity::Pidfd(pidfd),
             Identity::Started(Some(0)),

@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Exit, Leftover, StopSignal};
 
-/// The kernel takes at most 6 MiB of arguments and environment for a new program. JSON writes a byte as a number of up to three digits and a
+/// Maximum size of a message. The kernel accepts at most 6 MiB of arguments and environment, and JSON writes a byte as up to three digits and a
 /// comma. A longer message is a bug of the sender.
 pub(super) const MESSAGE_BYTES_MAX: usize = 36 * 1024 * 1024;
 
-/// The size of one read. Most messages are shorter.
+/// Size of one read in bytes. Most messages are shorter.
 const READ_BYTES: usize = 32 * 1024;
 
-/// The most descriptors of a message: the three streams of an agent.
+/// Maximum number of descriptors in a message: the three streams of an agent.
 pub(super) const MESSAGE_FDS_MAX: usize = 3;
 
-/// An order of the runner.
+/// An order of the runner to the guard.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(super) enum Order {
-    /// The first message. If `locked`, the lock of the working directory is sent with it.
+    /// The first message. If `locked` is true, the locked descriptor of the working directory is sent with it.
     Hello {
         marker: String,
         cgroup: Option<OsString>,
@@ -39,9 +39,9 @@ pub(super) enum Order {
     Spawn(Box<Spawn>),
     /// Send a signal to the agent: interrupt, terminate or kill.
     Signal { generation: u64, rung: StopSignal },
-    /// Stop the agent's group as Ctrl-Z does.
+    /// Suspend the agent's process group, as Ctrl-Z does.
     Suspend,
-    /// Continue a stopped agent.
+    /// Continue a suspended agent.
     Continue,
     /// End all processes and exit.
     Bye,
@@ -50,25 +50,25 @@ pub(super) enum Order {
 /// An agent to start.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Spawn {
-    /// Number that the reports about this agent have. The caller chooses it.
+    /// Number that the reports about this agent contain. The caller chooses it.
     pub generation: u64,
-    /// The program. It is searched in the agent's `PATH` if it has no slash.
+    /// The program to start. It is searched in the agent's `PATH` if it has no slash.
     pub program: OsString,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<OsString>,
     /// Environment variables in addition to those of the runner.
     pub env: Vec<(OsString, OsString)>,
     /// Environment variables to remove.
     pub env_remove: Vec<OsString>,
-    /// Working directory.
+    /// Working directory of the agent.
     pub cwd: OsString,
-    /// Its standard input, output and error; see [`crate::input`] and [`crate::output`]. They are sent beside the message.
+    /// The agent's standard input, output and error; see [`crate::input`] and [`crate::output`]. They are sent as descriptors with the message.
     #[serde(skip)]
     pub streams: Option<[OwnedFd; 3]>,
 }
 
 impl Order {
-    /// Returns how many descriptors come with the message.
+    /// Returns how many descriptors are sent with the message.
     pub(super) fn fds(&self) -> usize {
         match self {
             Self::Hello { locked, .. } => usize::from(*locked),
@@ -83,18 +83,18 @@ impl Order {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub enum GuardReport {
-    /// The agent runs.
+    /// The agent was started and runs.
     Spawned {
         /// Number of the agent's start.
         generation: u64,
-        /// Id of its process, session and process group.
+        /// Id of the agent's process, session and process group.
         pid: i32,
     },
     /// The agent could not be started.
     SpawnFailed {
         /// Number of the agent's start.
         generation: u64,
-        /// What failed.
+        /// The part of the start that failed.
         subject: SpawnSubject,
         /// Error number of the system; 0 if there is none.
         errno: i32,
@@ -107,9 +107,9 @@ pub enum GuardReport {
         generation: u64,
         /// How the agent ended.
         exit: Exit,
-        /// Processes that it left running and that were ended. After [`crate::StopSignal::Kill`] only those that could not be killed.
+        /// Processes that the agent left running and that were ended. After [`crate::StopSignal::Kill`] only processes that could not be killed.
         leftovers: Vec<Leftover>,
-        /// Number of further ones that are not in the list.
+        /// Number of further leftovers that are not in the list.
         leftovers_unnamed: usize,
     },
     /// The guard died, and the runner ended its agents. A new guard is needed. Only the runner's end of the protocol makes this report.
@@ -126,7 +126,7 @@ pub enum GuardReport {
 pub enum SpawnSubject {
     /// The program: not found, not executable, arguments too long.
     Program,
-    /// The working directory: gone or not accessible.
+    /// The working directory: deleted or not accessible.
     WorkingDirectory,
     /// The guard or the system: another agent still runs, no more processes.
     Guard,
@@ -142,7 +142,7 @@ pub(super) fn encode<M: Serialize>(message: &M) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Sends as much of `bytes` as the socket takes; the descriptors go with the first byte.
+/// Sends as much of `bytes` as the socket accepts. The descriptors are sent with the first byte.
 pub(super) fn send(
     socket: impl AsFd,
     bytes: &[u8],
@@ -165,7 +165,7 @@ pub(super) fn send(
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// How many of `bytes` were searched for the end of a line.
+    /// Number of bytes that were already searched for the end of a line.
     searched: usize,
     fds: std::collections::VecDeque<OwnedFd>,
 }
@@ -213,7 +213,7 @@ impl Inbox {
         Ok(Received::Some)
     }
 
-    /// Returns the next whole message.
+    /// Returns the next complete message; `None` if there is none yet.
     pub(super) fn next<M: for<'de> Deserialize<'de>>(&mut self) -> io::Result<Option<M>> {
         let unsearched = self.bytes.get(self.searched..).unwrap_or_default();
         let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') else {
@@ -228,7 +228,7 @@ impl Inbox {
         Ok(Some(message))
     }
 
-    /// Returns the descriptors that came with a message.
+    /// Returns the descriptors that were received with a message.
     pub(super) fn fds(&mut self, count: usize) -> io::Result<Vec<OwnedFd>> {
         if self.fds.len() < count {
             return Err(rustix::io::Errno::BADMSG.into());
@@ -239,7 +239,7 @@ impl Inbox {
 
 #[cfg(target_os = "linux")]
 const CMSG_CLOEXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
-/// Without the flag agents inherit the descriptors of the guard. This is harmless except for the lock, which is then held as long as the agents run.
+/// On systems without this flag, agents inherit the descriptors of the guard. Only the lock matters: it is held as long as the agents run.
 #[cfg(not(target_os = "linux"))]
 const CMSG_CLOEXEC: RecvFlags = RecvFlags::empty();
 
@@ -253,13 +253,14 @@ mod tests {
     fn messages_preserve_bytes_that_are_not_utf8() {
         for bytes in [&b"plain"[..], b"\xFF\x00\x80", b"", "zwölf\n".as_bytes()] {
             let text = OsString::from_vec(bytes.to_vec());
-            let line = encode(&text).expect("small");
+            let line = encode(&text).expect("the message is short enough");
             assert_eq!(
                 line.iter().filter(|byte| **byte == b'\n').count(),
                 1,
                 "a message is one line"
             );
-            let back: OsString = serde_json::from_slice(&line).expect("own encoding");
+            let back: OsString =
+                serde_json::from_slice(&line).expect("the encoded message can be decoded");
             assert_eq!(back, text);
         }
     }

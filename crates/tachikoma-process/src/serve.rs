@@ -1,6 +1,6 @@
 //! The guard's main function: it is the parent of every agent, and ends all of them when the runner has ended.
 //!
-//! One thread, no runtime: it sleeps in `poll` until the runner orders something or a child dies.
+//! The guard has one thread and no runtime: it sleeps in `poll` until the runner sends an order or a child dies.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -25,31 +25,31 @@ mod launch;
 #[cfg(target_os = "linux")]
 mod standby;
 
-/// Time for all processes to end after the runner has ended. The lock of the working directory is held for that long. A process that is stuck
-/// in the kernel ends when it leaves it.
+/// Maximum time for all processes to end after the runner has ended. The lock of the working directory is held meanwhile. A process that is stuck
+/// in the kernel ends when it leaves the kernel.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for all processes to end at an orderly shutdown. The runner waits slightly longer.
+/// Maximum time for all processes to end at a normal shutdown. The runner waits slightly longer.
 pub(super) const BYE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for git and its hooks, which the runner started, to end after the runner. Git removes its lock files in this time.
+/// Time for git and its hooks, which the runner started, to end by themselves after the runner. Git removes its lock files in this time.
 const STRAGGLE: Duration = Duration::from_secs(1);
 
 /// Time between two checks of children that are being ended, in case a death does not wake the guard.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Serves one runner over the control socket on standard input, and returns when it and all agents are gone.
+/// Serves one runner over the control socket on standard input. Returns after the runner and all agents have ended.
 ///
 /// A program that embeds the runner calls this from the `main` of its guard program before it starts a thread, and exits afterwards.
 #[must_use]
 pub fn serve() -> ExitCode {
-    // Without a socket there is neither an agent nor a runner.
+    // Without a socket there is neither an agent nor a runner, so the guard fails.
     serve_in_a_session().unwrap_or(ExitCode::FAILURE)
 }
 
 fn serve_in_a_session() -> io::Result<ExitCode> {
     spawn::ignore_signals_of_the_terminal();
-    // Fails if this process is the leader of a group already, which is harmless.
+    // Fails harmlessly if this process is already the leader of a process group.
     let _ = rustix::process::setsid();
     become_subreaper()?;
     #[cfg(target_os = "linux")]
@@ -75,17 +75,17 @@ fn become_subreaper() -> io::Result<()> {
 
 struct Server {
     socket: OwnedFd,
-    /// Hangs up when the standby has ended. `None` on systems without a standby.
+    /// Socket to the standby. It is closed when the standby ends. `None` on systems without a standby.
     standby: Option<UnixStream>,
-    /// Becomes readable when a child dies.
+    /// Socket that becomes readable when a child dies.
     deaths: UnixStream,
     inbox: Inbox,
     marker: String,
     cgroup: Option<Cgroup>,
-    /// While it is open no other runner gets the working directory.
+    /// The lock of the working directory. While it is open, no other runner can take the lock.
     lock: Option<OwnedFd>,
     agent: Option<Agent>,
-    /// Children that SIGKILL did not end, so that they are not waited for again.
+    /// Children that SIGKILL did not end. The guard no longer waits for them.
     written_off: Vec<Pid>,
 }
 
@@ -104,10 +104,10 @@ impl Server {
         })
     }
 
-    /// Serves until the runner asks for the end, has ended or sends an invalid order, or until the standby has ended. Without the standby no
+    /// Serves until the runner orders the end, has ended or sent an invalid order, or until the standby has ended. Without the standby no
     /// process would end the children of a killed guard.
     fn run(mut self) -> ExitCode {
-        // The copy is close-on-exec. Every agent would inherit the original.
+        // Standard input is closed, because every agent would inherit it. The guard uses a copy that is close-on-exec.
         close_stdin();
         while self.wait().is_continue() && self.obey().is_ok_and(|flow| flow.is_continue()) {
             let children_left = self.reap();
@@ -118,7 +118,7 @@ impl Server {
         self.end()
     }
 
-    /// Sleeps until there is something to do. Breaks if the standby has ended.
+    /// Sleeps until an order, a signal or a timer needs handling. Breaks if the standby has ended.
     fn wait(&mut self) -> ControlFlow<()> {
         let tick = self.agent.as_ref().and_then(Agent::tick);
         let mut fds = vec![
@@ -163,12 +163,12 @@ impl Server {
         })
     }
 
-    /// Sends an order to the standby. The standby holds the lock too, so that no other runner starts before it has killed the processes of a
+    /// Sends an order to the standby. The standby also holds the lock, so that no other runner starts before it has killed the processes of a
     /// killed guard.
     fn tell_standby(&self, order: &Order, fds: &[OwnedFd]) -> io::Result<()> {
         if let Some(standby) = &self.standby {
             let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-            // If the standby does not read, it has ended, which is noticed elsewhere, or it is stopped.
+            // If the standby does not read, it has ended, which is noticed elsewhere, or it is suspended.
             let _ = protocol::send(standby, &protocol::encode(order)?, &fds);
         }
         Ok(())
@@ -202,7 +202,7 @@ impl Server {
     }
 
     fn signal(&mut self, generation: u64, rung: StopSignal) {
-        // The agent may have ended while the order was under way.
+        // The agent may have ended before the order arrived.
         if let Some(agent) = self
             .agent
             .as_mut()
@@ -230,13 +230,13 @@ impl Server {
                 }
                 Err(Errno::INTR) => (),
                 Ok(None) => return true,
-                // There are no children. No other error is possible here.
+                // The error means that there are no children. No other error is possible here.
                 Err(_) => return false,
             }
         }
     }
 
-    /// Takes the next step in ending an agent that is being ended.
+    /// Takes the next step in ending an agent and its leftover processes.
     fn advance(&mut self, children_left: bool) -> io::Result<()> {
         let Some(agent) = self.agent.as_mut().filter(|agent| agent.is_ending()) else {
             return Ok(());
@@ -265,7 +265,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends every descendant, and the cgroup if the runner has ended.
+    /// Ends every descendant. If the runner has ended, also removes the cgroup.
     fn end(mut self) -> ExitCode {
         let began = clock::monotonic();
         if let Some(agent) = &self.agent {
@@ -278,7 +278,7 @@ impl Server {
             sleep(&mut [PollFd::new(&self.deaths, PollFlags::IN)], Some(TICK));
             forget_notes(&self.deaths);
         }
-        // A living runner removes the cgroup after the end of the guard.
+        // If the runner still runs, it removes the cgroup after the end of the guard.
         if self.runner_has_ended() {
             if let Some(cgroup) = self.cgroup.take() {
                 end_cgroup(&cgroup, began + END_TIMEOUT);
@@ -304,13 +304,13 @@ impl Server {
     }
 }
 
-/// Ends the processes that the dead holder of a lock started itself, and marks the holder as dead.
+/// Ends processes that the dead runner itself started, and marks the runner as dead in the lock file.
 fn end_stragglers(marker: &str, lock: &OwnedFd) {
     orphans::end_stragglers(marker, STRAGGLE);
     lock_file::mark_holder_dead(lock);
 }
 
-/// If the guard cannot leave the cgroup, killing it ends the guard as well, and the next runner removes the directory.
+/// Ends the cgroup. If the guard cannot leave the cgroup, this kills the guard too, and the next runner removes the directory.
 fn end_cgroup(cgroup: &Cgroup, deadline: Instant) {
     if cgroup.leave() {
         cgroup.end(deadline.saturating_duration_since(clock::monotonic()));
@@ -325,9 +325,9 @@ fn others_left(written_off: &[Pid]) -> bool {
     written_off.is_empty() || children::own().iter().any(may_die)
 }
 
-/// Signals a child. It was not reaped, so that its id is still valid.
+/// Sends a signal to a child. The child was not reaped, so its id is still valid.
 fn kill(child: Pid, signal: Signal) {
-    // It may have ended already.
+    // The child may have ended already.
     let _ = rustix::process::kill_process(child, signal);
 }
 
@@ -339,13 +339,13 @@ fn exit(status: WaitStatus) -> Exit {
     }
 }
 
-/// Sleeps until one of the descriptors is ready or the time is over. It may return early.
+/// Sleeps until one of the descriptors is ready or the timeout has passed. It may return early.
 fn sleep(fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     let _ = rustix::event::poll(fds, timeout.as_ref());
 }
 
-/// Returns a socket that becomes readable when this process gets a signal.
+/// Returns a socket that becomes readable when this process receives the signal.
 fn notes_of(signal: i32) -> io::Result<UnixStream> {
     let (notes, note) = UnixStream::pair()?;
     notes.set_nonblocking(true)?;

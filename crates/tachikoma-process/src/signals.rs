@@ -1,4 +1,4 @@
-//! Signals to this process: their senders, delaying them, and the terminal that sends them.
+//! Signals that this process receives: their senders, how to defer them, and the terminal that sends them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,26 +16,26 @@ use super::spawn;
 pub enum Sender {
     /// The system: a terminal, or a process outside of this container.
     System,
-    /// A process, as the kernel says.
+    /// A process, identified by the kernel.
     Process(i32),
     /// Unknown. On Linux this means `sigqueue`, `F_SETSIG` or a timer, where the sender can forge the process id.
     Unknown,
 }
 
-/// Signals that are listened to.
+/// A listener for signals.
 #[derive(Debug)]
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
 impl Signals {
-    /// Starts to listen. The signals no longer have their default effect.
+    /// Starts listening. The signals no longer have their default effect.
     ///
     /// # Errors
-    /// One of them cannot be listened to.
+    /// A signal cannot be listened to.
     pub fn listen(signals: &[i32]) -> io::Result<Self> {
         SignalsInfo::new(signals).map(Self)
     }
 
-    /// Calls `each` for every signal with its sender. Blocks, and never returns.
+    /// Calls `each` for every signal, with its sender. Blocks and never returns.
     pub fn for_each(mut self, mut each: impl FnMut(i32, Sender)) {
         for info in self.0.forever() {
             each(info.si_signo, sender(&info));
@@ -52,23 +52,23 @@ fn sender(info: &libc::siginfo_t) -> Sender {
                 _ => Sender::System,
             }
         }
-        // The terminal sent it: a key was pressed, or the terminal was closed. Any process can request other signals of the kernel.
+        // The terminal sent this signal: a key was pressed, or the terminal was closed. Any process can make the kernel send other signals.
         SI_KERNEL => Sender::System,
-        // The sender of these can forge the process id.
+        // The sender of these signals can forge its process id.
         _ => Sender::Unknown,
     }
 }
 
-/// `si_code` of signals of the kernel.
+/// Value of `si_code` for signals that the kernel sends.
 const SI_KERNEL: i32 = 0x80;
 
 #[cfg(target_os = "linux")]
 const SI_TKILL: i32 = libc::SI_TKILL;
-/// Other systems have no separate code for signals to a thread.
+/// Other systems have no separate value of `si_code` for signals to a thread.
 #[cfg(not(target_os = "linux"))]
 const SI_TKILL: i32 = libc::SI_USER;
 
-/// Blocks the signals that would end a program with a single thread until this is dropped.
+/// Blocks the signals that would end this program, until this value is dropped. For programs with a single thread.
 #[derive(Debug)]
 pub struct Deferred {
     before: SigSet,
@@ -78,7 +78,7 @@ impl Deferred {
     /// Blocks SIGINT, SIGTERM and SIGHUP.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system does not allow blocking signals.
     pub fn new() -> io::Result<Self> {
         let ends = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
         let before = ends.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
@@ -96,7 +96,7 @@ impl Drop for Deferred {
 /// blocked.
 ///
 /// # Errors
-/// It is not the terminal of this session, or the group does not exist.
+/// The terminal does not belong to this session, or the group does not exist.
 pub fn give_terminal(terminal: impl AsFd, group: Pid) -> io::Result<()> {
     let before = SigSet::from(Signal::SIGTTOU).thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let given = rustix::termios::tcsetpgrp(terminal, group);

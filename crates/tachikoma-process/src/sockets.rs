@@ -22,25 +22,25 @@ const TCP: u8 = 6;
 /// `INET_DIAG_INFO`: the attribute that has the counters.
 const INFO: u16 = 2;
 
-/// All states of a connection except listening, which transfers no bytes.
+/// All connection states except listening. A listening socket transfers no bytes.
 const STATES: u32 = !(1 << 10);
 
 /// Lengths of a message's header and of `struct inet_diag_msg`, which follows it.
 const HEADER: usize = 16;
 const MESSAGE: usize = 72;
 
-/// Offset of a socket's inode in that struct, and of the counters in `struct tcp_info`.
+/// Offset of a socket's inode in `struct inet_diag_msg`, and of the counters in `struct tcp_info`.
 const INODE_AT: usize = 68;
 const ACKED_AT: usize = 120;
 const RECEIVED_AT: usize = 128;
 
-/// The kernel answers at once. The limit keeps a thread from hanging.
+/// Timeout of an answer. The kernel answers at once, but the thread must never hang.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// More than the longest answer of the kernel, which has 32 kB.
+/// Size of the buffer for one answer. The kernel's longest answer has 32 kB.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Enough for more than ten thousand connections. A process with more of them shows activity in other ways.
+/// Maximum number of answers that are read, enough for more than ten thousand connections. A process with more shows activity in other ways.
 const ANSWERS_MAX: usize = 256;
 
 /// Returns the bytes sent and received over each connection, by the inode of its socket.
@@ -86,7 +86,7 @@ fn request(family: AddressFamily) -> Vec<u8> {
     request
 }
 
-/// Reads one answer, which has many messages. Returns whether it is the last answer.
+/// Parses one answer, which contains many messages. Returns whether it is the last answer.
 fn is_last(mut answer: &[u8], found: &mut BTreeMap<u64, u64>) -> bool {
     while let Some((kind, body, rest)) = message(answer) {
         if kind == DONE || kind == ERROR {
@@ -98,7 +98,7 @@ fn is_last(mut answer: &[u8], found: &mut BTreeMap<u64, u64>) -> bool {
     false
 }
 
-/// Splits the first message off: its type and its body.
+/// Splits the first message from an answer. Returns its type, its body, and the rest.
 fn message(answer: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::try_from(u32::from_ne_bytes(array(answer, 0)?)).ok()?;
     let kind = u16::from_ne_bytes(array(answer, 4)?);
@@ -127,7 +127,7 @@ fn connection(body: &[u8]) -> Option<(u64, u64)> {
     }
 }
 
-/// Messages and attributes begin at a multiple of four bytes.
+/// Rounds a length up to a multiple of four, where the next message or attribute begins.
 fn aligned(length: usize) -> usize {
     length.next_multiple_of(4)
 }

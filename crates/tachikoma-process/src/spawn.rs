@@ -21,10 +21,10 @@ use rustix::process::Pid;
 /// The highest signal number of any supported system. The kernel ignores numbers that do not exist.
 const SIGNAL_MAX: libc::c_int = 64;
 
-/// Descriptors at or above this are not one of the three standard streams.
+/// The first descriptor number after the three standard streams.
 const FIRST_FREE_FD: RawFd = 3;
 
-/// The flag that makes `clone3` put the child into a control group (`linux/sched.h`).
+/// The flag that makes `clone3` put the child into a cgroup (`linux/sched.h`).
 #[cfg(target_os = "linux")]
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
@@ -41,7 +41,7 @@ pub(super) fn prepare_agent(command: &mut Command, guard: Pid) {
         reset_signals();
         Ok(())
     };
-    // SAFETY: the closure makes system calls only; it neither allocates nor takes a lock.
+    // SAFETY: the closure only makes system calls; it neither allocates nor takes a lock.
     unsafe {
         command.pre_exec(before_exec);
     }
@@ -59,15 +59,18 @@ fn die_with(parent: Pid) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "the same form as on Linux")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the function has the same signature on Linux"
+)]
 fn die_with(_parent: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// Forks this process, which must have a single thread. Returns the child in the parent, and nothing in the child.
+/// Forks this process, which must have a single thread. Returns the child's id in the parent, and `None` in the child.
 #[cfg(target_os = "linux")]
 pub(super) fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: with a single thread no lock is held by another one, so that the child can go on as this process would have.
+    // SAFETY: with a single thread no other thread holds a lock, so the child can continue like this process.
     match unsafe { libc::fork() } {
         ..0 => Err(io::Error::last_os_error()),
         child => Ok(Pid::from_raw(child)),
@@ -82,13 +85,13 @@ fn reset_signals() {
     let _ = SigSet::empty().thread_set_mask();
 }
 
-/// Calls the kernel directly, because the C library reserves two signals and refuses to reset them.
+/// Resets one signal. Calls the kernel directly, because the C library reserves two signals and refuses to reset them.
 #[cfg(target_os = "linux")]
 fn reset(signal: libc::c_int) {
     // Handler, flags, restorer and mask: all zero is the default action.
     let action = [0_u64; 4];
     let mask_bytes = size_of::<u64>();
-    // SAFETY: the kernel only reads the structure, which is as long as its own; numbers it does not know it refuses.
+    // SAFETY: the kernel only reads the structure, which has the kernel's size. It refuses unknown signal numbers.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigaction,
@@ -102,7 +105,7 @@ fn reset(signal: libc::c_int) {
 
 #[cfg(not(target_os = "linux"))]
 fn reset(signal: libc::c_int) {
-    // SAFETY: no handler is installed; numbers the system does not know are refused by it.
+    // SAFETY: no handler is installed. The system refuses unknown signal numbers.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
     }
@@ -118,7 +121,7 @@ pub fn in_a_session_of_its_own(command: &mut Command) {
         reset_signals();
         Ok(())
     };
-    // SAFETY: the closure makes system calls only; it neither allocates nor takes a lock.
+    // SAFETY: the closure only makes system calls; it neither allocates nor takes a lock.
     unsafe {
         command.pre_exec(before_exec);
     }
@@ -126,7 +129,7 @@ pub fn in_a_session_of_its_own(command: &mut Command) {
 
 /// Returns the id of the process that sent a signal. Valid only if the code of the signal says that a process sent it.
 pub(super) fn sender_of(info: &libc::siginfo_t) -> libc::pid_t {
-    // SAFETY: the kernel fills in all of the structure, and any number is a number.
+    // SAFETY: the kernel fills the whole structure, and every bit pattern is a valid number.
     unsafe { info.si_pid() }
 }
 
@@ -138,7 +141,7 @@ pub(super) fn sender_of(info: &libc::siginfo_t) -> libc::pid_t {
 pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let mut pidfd: RawFd = -1;
     let mut length = libc::socklen_t::try_from(size_of::<RawFd>()).map_err(io::Error::other)?;
-    // SAFETY: the kernel writes at most `length` bytes, which is the size of `pidfd`, and both live until it returns.
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of `pidfd`. Both variables live until the call returns.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -153,12 +156,15 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> 
         let unknown = error.raw_os_error() == Some(libc::ENOPROTOOPT);
         return if unknown { Ok(None) } else { Err(error) };
     }
-    // SAFETY: the kernel has just opened it, and no other code knows it.
+    // SAFETY: the kernel has just opened this descriptor, and no other code knows it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
 #[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "the same form as on Linux")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the function has the same signature on Linux"
+)]
 pub(super) fn peer_pidfd(_socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }
@@ -188,18 +194,18 @@ pub(super) fn ignore_signals_of_the_terminal() {
 /// runner and leaves the guard alive to clean up.
 const GUARD_ARG0: &str = "loop-guard";
 
-/// The program of a guard.
+/// The program of a guard, with its arguments and environment.
 #[derive(Clone, Copy)]
 pub(super) struct Program<'a> {
     pub path: &'a Path,
     pub args: &'a [OsString],
-    /// The complete environment.
+    /// The complete environment of the guard.
     pub environment: &'a [(OsString, OsString)],
 }
 
 /// Starts the guard. Its standard input is the control socket, it has no output, and all signals are blocked until it is ready.
 ///
-/// Returns once the program runs, not when it is ready.
+/// Returns when the program has been executed, before the guard is ready.
 pub(super) fn start_guard(
     program: Program<'_>,
     socket: OwnedFd,
@@ -256,7 +262,7 @@ struct Prepared<'a> {
 /// Strings in the form that `execve` takes.
 #[cfg(target_os = "linux")]
 struct Words {
-    /// Their memory; `pointers` point into it.
+    /// Owns the memory of the strings that `pointers` point to.
     _words: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
@@ -282,7 +288,7 @@ fn start_in_cgroup(
         .read(true)
         .write(true)
         .open("/dev/null")?;
-    // Numbers above the standard streams, so that `dup2` does not close one of them.
+    // The duplicates have numbers above the standard streams, so that `dup2` does not close one of them.
     let null = rustix::io::fcntl_dupfd_cloexec(null, FIRST_FREE_FD)?;
     let socket = rustix::io::fcntl_dupfd_cloexec(socket, FIRST_FREE_FD)?;
     let (failure, failed) = io::pipe()?;
@@ -313,13 +319,13 @@ fn start_in_cgroup(
 
 #[cfg(target_os = "linux")]
 fn clone_into(cgroup: BorrowedFd<'_>, prepared: &Prepared<'_>) -> io::Result<Pid> {
-    // SAFETY: all of its fields are numbers, for which zero means "not used".
+    // SAFETY: all fields of the structure are numbers, for which zero means "not used".
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     arguments.flags = CLONE_INTO_CGROUP;
     arguments.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
     arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
     // SAFETY: the structure is valid for its stated size. Without CLONE_VM and a stack this is a fork: the child has its
-    // own copy of the memory and goes on from here; it then calls only `exec`, which obeys the rules after a fork.
+    // own copy of the memory and continues from here. It then only calls `exec`, which follows the rules after a fork.
     let cloned = unsafe {
         libc::syscall(
             libc::SYS_clone3,
@@ -340,8 +346,8 @@ fn clone_into(cgroup: BorrowedFd<'_>, prepared: &Prepared<'_>) -> io::Result<Pid
 /// Runs in the child: executes the program. Uses only system calls, because other threads of the parent may have held locks.
 #[cfg(target_os = "linux")]
 fn exec(prepared: &Prepared<'_>) -> ! {
-    // SAFETY: the descriptors are open, the strings end in NUL and the lists in a null pointer, all made before the clone;
-    // every function called is safe to call after a fork.
+    // SAFETY: the descriptors are open, the strings end with NUL and the lists with a null pointer, and all were made before the clone.
+    // Every called function is safe to call after a fork.
     unsafe {
         for (stream, target) in prepared.streams.iter().zip(0..) {
             libc::dup2(stream.as_raw_fd(), target);
@@ -361,7 +367,7 @@ fn exec(prepared: &Prepared<'_>) -> ! {
     }
 }
 
-/// Waits for `exec`. The pipe is closed when the program starts; otherwise it contains the error number.
+/// Waits for `exec`. The pipe is closed when the program starts. Otherwise it contains the error number.
 #[cfg(target_os = "linux")]
 fn exec_result(mut failure: io::PipeReader, pid: Pid) -> io::Result<Pid> {
     let mut errno = [0; 4];
@@ -374,7 +380,7 @@ fn exec_result(mut failure: io::PipeReader, pid: Pid) -> io::Result<Pid> {
     }
 }
 
-/// Blocks all signals: a signal between `clone` and `exec` would run the handlers of the runner in the child.
+/// Runs `work` with all signals blocked: a signal between `clone` and `exec` would run the handlers of the runner in the child.
 #[cfg(target_os = "linux")]
 fn with_all_signals_blocked<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;

@@ -1,4 +1,4 @@
-//! Collects the results of one run: one entry for each name, within limits, and the problems.
+//! Collects the results of one test run: one entry for each test name, within limits, and the problems.
 
 use std::collections::HashMap;
 
@@ -6,25 +6,25 @@ use tachikoma_core::{TestId, Verdict};
 
 use super::{Counts, Format, Problem, Results, TestResult};
 
-/// Tests that are kept by name. Ten times what the largest projects have in one run.
+/// Maximum number of tests that are stored by name. The largest projects have a tenth of that in one run.
 pub const TESTS_MAX: usize = 200_000;
 
-/// Slots of these that are reserved for tests that did not pass, because a reader looks for those.
+/// Part of [`TESTS_MAX`] that is reserved for tests that did not pass, because users look for those.
 const FREE_FOR_FAILURES: usize = 50_000;
 
-/// Limit for one name in bytes. A longer name is cut and ends with a hash of the whole name, so that names stay unique.
+/// Maximum length of one name in bytes. A longer name is truncated and ends with a hash of the whole name, so that names stay unique.
 pub const NAME_BYTES_MAX: usize = 512;
 
-/// Limit for all names together in bytes.
+/// Maximum length of all names together in bytes.
 pub const NAMES_BYTES_MAX: usize = 32 << 20;
 
-/// Bytes of these that are reserved for tests that did not pass.
+/// Part of [`NAMES_BYTES_MAX`] that is reserved for tests that did not pass.
 const BYTES_FREE_FOR_FAILURES: usize = 8 << 20;
 
-/// Limit of problems. Later ones say nothing new.
+/// Maximum number of problems. Further ones are only counted.
 pub const PROBLEMS_MAX: usize = 20;
 
-/// Limit of a quotation in a problem.
+/// Maximum length of a quotation in a problem, in bytes.
 const PROBLEM_BYTES_MAX: usize = 300;
 
 /// Collects the results of one run.
@@ -33,9 +33,9 @@ pub(super) struct Collector {
     results: Results,
     index: HashMap<TestId, usize>,
     names_bytes: usize,
-    /// Tests that were left out.
+    /// Number of tests that were left out because of the limits.
     left_out: Counts,
-    /// Tests that have no name.
+    /// Number of tests that the runner counted without a name.
     unnamed: Counts,
     left_out_at: Option<u64>,
 }
@@ -64,8 +64,8 @@ impl Collector {
         self.results.format
     }
 
-    /// Adds the result of one test. `parts` are the parts of its name, from the outside in. Of two results with one name the worse
-    /// counts.
+    /// Adds the result of one test. `parts` are the parts of its name, from the outside in. Of two results with the same name the worse
+    /// one is used.
     pub fn add(&mut self, line: u64, parts: &[&str], verdict: Verdict) {
         let name = join(parts);
         let id = TestId::of(&name);
@@ -94,7 +94,7 @@ impl Collector {
         self.results.tests.push(TestResult { name, verdict });
     }
 
-    /// Returns the result of a test so far.
+    /// Returns the result of a test so far; `None` if it has none.
     pub fn verdict(&self, parts: &[&str]) -> Option<Verdict> {
         let at = self.index.get(&TestId::of(&join(parts)))?;
         self.results.tests.get(*at).map(|test| test.verdict)
@@ -106,7 +106,7 @@ impl Collector {
         *sum = sum.saturating_add(count);
     }
 
-    /// Returns the number of tests with names and of those that were left out.
+    /// Returns the number of tests with names, including those that were left out.
     pub fn named(&self) -> Counts {
         let mut counts = self.left_out;
         for test in &self.results.tests {
@@ -120,7 +120,7 @@ impl Collector {
         self.results.tests.is_empty()
     }
 
-    /// Adds a problem: something is missing or may be wrong.
+    /// Adds a problem: results are missing or may be wrong.
     pub fn problem(&mut self, line: u64, text: impl Into<String>) {
         if self.results.problems.len() >= PROBLEMS_MAX {
             self.results.problems_left_out += 1;
@@ -140,7 +140,7 @@ impl Collector {
             let count = self.left_out.total();
             let text =
                 format!("{count} tests were counted without their names: there are too many");
-            // If the list is full, this problem replaces the last one, because it matters more.
+            // If the list is full, this problem replaces the last one, because it is more important.
             self.results.problems.truncate(PROBLEMS_MAX - 1);
             self.problem(line, text);
         }
@@ -150,7 +150,7 @@ impl Collector {
     }
 }
 
-/// Names without a result so far, within a limit: names beyond it are dropped.
+/// Names of tests without a result so far. Names beyond a size limit are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     names: Vec<String>,
@@ -183,7 +183,7 @@ impl Waiting {
     }
 }
 
-/// Joins the parts of a name. A part does not repeat the part before it.
+/// Joins the parts of a name. A part that repeats the part before it is left out.
 fn join(parts: &[&str]) -> String {
     let mut name = String::new();
     let mut before = "";
@@ -252,11 +252,11 @@ mod tests {
             "{}",
             long.len()
         );
-        assert_ne!(long, other, "they stay apart");
+        assert_ne!(long, other, "long names with different ends stay different");
     }
 
     #[test]
-    fn the_worse_of_two_results_counts_once() {
+    fn worse_of_two_results_with_the_same_name_is_used() {
         let mut into = collector();
         into.add(1, &["a"], Verdict::Failed);
         into.add(2, &["a"], Verdict::Passed);

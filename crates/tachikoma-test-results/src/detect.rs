@@ -1,4 +1,4 @@
-//! Recognizes the format of test results by their start.
+//! Detects the format of test results from their first lines.
 
 use std::io::{BufRead as _, Read};
 
@@ -6,7 +6,7 @@ use super::lines::plain;
 use super::source::Source;
 use super::{Format, ResultsError, go, libtest, nextest, pytest, tap};
 
-/// Finds the first line that shows a format, and stops before it.
+/// Finds the first line that is typical of a format, and stops before it.
 pub(super) fn detect(source: &mut Source<impl Read>) -> Result<Option<Format>, ResultsError> {
     let mut nothing_before = true;
     loop {
@@ -39,7 +39,7 @@ pub(super) fn skip_to_document(source: &mut Source<impl Read>) -> Result<(), Res
             .find(|byte| !byte.is_ascii_whitespace());
         first == Some(&b'{')
     };
-    // Output of the runner or of npm may come first. Without a document the first line is as good as another.
+    // Output of the runner or of npm may precede the document. If there is no document, the whole input is skipped.
     if begins(source.peek()?) {
         return Ok(());
     }
@@ -67,14 +67,14 @@ fn skip_line(source: &mut Source<impl Read>) -> Result<(), ResultsError> {
     }
 }
 
-/// Skips the byte order mark that Windows puts before UTF-8.
+/// Skips the byte order mark that Windows programs write before UTF-8.
 fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
-/// Returns the format of a document that may begin here.
+/// Returns the format of a document that may begin here; `None` if no document begins here.
 fn document(ahead: &[u8], nothing_before: bool) -> Option<Format> {
-    // An indented line is a quotation.
+    // An indented line is a quotation and does not begin a document.
     let ahead = match nothing_before {
         true => without_mark(ahead).trim_ascii_start(),
         false => ahead,
@@ -83,7 +83,7 @@ fn document(ahead: &[u8], nothing_before: bool) -> Option<Format> {
     if xml.iter().any(|begin| ahead.starts_with(begin)) {
         return Some(Format::Junit);
     }
-    // An HTML page or an error message is better rejected as other XML than as unknown.
+    // An HTML page is treated as XML, because the error for other XML is more helpful than "unknown format".
     if nothing_before && matches!(ahead, [b'<', b'!' | b'a'..=b'z' | b'A'..=b'Z', ..]) {
         return Some(Format::Junit);
     }
@@ -94,7 +94,7 @@ fn document(ahead: &[u8], nothing_before: bool) -> Option<Format> {
         .then_some(Format::Jest)
 }
 
-/// Returns the format that a line shows. Formats that quote others come first.
+/// Returns the format that a line is typical of. Formats that quote others are checked first.
 fn sign(line: &str) -> Option<Format> {
     type Sign = fn(&str) -> bool;
     let signs: [(Sign, Format); 5] = [

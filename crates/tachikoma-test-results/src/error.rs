@@ -1,15 +1,15 @@
-//! Why there are no results at all.
+//! Why no test results could be read.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a run of tests has no results.
+/// Why the output of a test run has no results.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
-    /// The bytes cannot be read.
+    /// The input cannot be read.
     #[error("cannot be read")]
     Io(#[from] io::Error),
-    /// There are no bytes.
+    /// The input is empty.
     #[error("it is empty; did the tests run?")]
     Empty,
     /// No known format of test results was recognized.
@@ -18,40 +18,40 @@ pub enum ResultsError {
          `cargo nextest` and pytest are known"
     )]
     Unknown,
-    /// It is not XML.
+    /// The input is not XML.
     #[error("it is not XML: line {line}, column {column}: {reason}")]
     NotXml {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: u64,
-        /// In bytes, counted from 1.
+        /// Column in bytes, counted from 1.
         column: u64,
-        /// What is wrong.
+        /// Description of the error.
         reason: String,
     },
-    /// It is XML of another kind.
+    /// The input is XML, but not JUnit.
     #[error(
         "it is not JUnit XML: line {line}: it begins with <{root}>, not with <testsuites> or <testsuite>"
     )]
     NotJunit {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: u64,
-        /// The root element.
+        /// Name of the root element.
         root: String,
     },
-    /// It is not JSON, or JSON of another kind.
+    /// The input is not JSON, or JSON of another kind.
     #[error("it is not JSON of Jest or Vitest: line {line}: {reason}")]
     NotJest {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: u64,
-        /// What is wrong.
+        /// Description of the error.
         reason: String,
     },
-    /// One of these errors, in a file.
+    /// One of these errors, with the name of the file.
     #[error("read test results from {}", path.display())]
     File {
-        /// The name of the file.
+        /// Path of the file.
         path: PathBuf,
-        /// The error.
+        /// The error in the file.
         source: Box<Self>,
     },
 }

@@ -1,4 +1,4 @@
-//! `go test -json`: one event in each line.
+//! Reads `go test -json`: one event per line.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -26,12 +26,12 @@ struct Event<'a> {
 
 #[derive(Debug, Default)]
 pub(super) struct GoReader {
-    /// Tests that began and did not end, with their packages. Older versions of Go report lines that a test printed as
-    /// results, so a test that did not begin cannot end.
+    /// Tests that have begun and not ended, with their packages. Older versions of Go report lines that a test printed as
+    /// results, so results of tests that did not begin are ignored.
     running: HashMap<TestId, TestId>,
-    /// Packages that have not ended.
+    /// Packages that have begun and not ended.
     open: HashSet<TestId>,
-    /// Packages with a failed test.
+    /// Packages with at least one failed test.
     failed: HashSet<TestId>,
     ended: bool,
 }
@@ -44,7 +44,7 @@ impl LineReader for GoReader {
         if !line.text.starts_with('{') {
             return;
         }
-        // Output is not needed, and is the only long field.
+        // Output events are skipped: they are not needed, and only they have a long field.
         if line.text.contains("\"Action\":\"output\"")
             || (line.cut && line.text.contains("\"Output\":"))
         {
@@ -94,7 +94,7 @@ impl GoReader {
                 self.begin(package_id);
                 return;
             }
-            // pause, cont, output, and events of later versions.
+            // The actions pause, cont and output, and actions of later versions of Go, are ignored.
             _ => return,
         };
         match &event.test {
@@ -130,7 +130,7 @@ impl GoReader {
                 format!("{cut} tests of {package} began and did not end"),
             );
         }
-        // The package does not compile, or crashed outside of a test.
+        // The package failed without a failed test: it does not compile, or crashed outside of a test.
         if verdict.is_failure() && !self.failed.remove(&package_id) {
             into.add(line, &[package], Verdict::Errored);
         }
@@ -138,11 +138,11 @@ impl GoReader {
 }
 
 fn id(package: &str, test: &str) -> TestId {
-    // Neither contains a line end.
+    // The separator is a newline, because neither name contains one.
     TestId::of(&format!("{package}\n{test}"))
 }
 
-/// Returns the package that did not build. Go before 1.24 reports it outside of its events.
+/// Returns the package that could not be built. Go before 1.24 reports it as a plain line and not as an event.
 fn not_built(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("FAIL\t")?;
     let failed = [" [build failed]", " [setup failed]"];

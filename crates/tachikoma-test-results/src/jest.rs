@@ -1,4 +1,4 @@
-//! The JSON of Jest, which Vitest writes too.
+//! Reads the JSON reports of Jest and Vitest.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use tachikoma_core::Verdict;
 use super::ResultsError;
 use super::collector::Collector;
 
-/// Nested groups that become part of a name.
+/// Maximum number of nested groups that become part of a test name.
 const ANCESTORS_MAX: usize = 32;
 
-/// The key of the list of files.
+/// The JSON key of the list of test files.
 const TEST_RESULTS: &str = "\"testResults\"";
 
-/// Reads a whole document, which begins at `first_line`. Of a damaged one the files before the damage are read.
+/// Reads a whole document, which begins at `first_line`. If the document is damaged, reads the test files before the damage.
 pub(super) fn read(
     document: &[u8],
     first_line: u64,
@@ -23,7 +23,7 @@ pub(super) fn read(
 ) -> Result<(), ResultsError> {
     let text = String::from_utf8_lossy(document);
     let text = text.trim_start_matches('\u{feff}');
-    // Something else may follow the document.
+    // Other output may follow the document.
     let mut documents = serde_json::Deserializer::from_str(text).into_iter::<Document>();
     let error = match documents.next() {
         Some(Ok(document)) => {
@@ -53,7 +53,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Adds the files that are complete in a damaged document.
+/// Adds the test files that are complete in a damaged document.
 fn add_whole_files(text: &str, line: u64, into: &mut Collector) {
     let list = text.split_once(TEST_RESULTS).and_then(|(_, rest)| {
         let list = rest.trim_start().strip_prefix(':')?;
@@ -109,14 +109,14 @@ impl File {
                 .collect();
             into.add(line, &parts, verdict);
         }
-        // The file could not be loaded, or its set-up failed.
+        // The test file failed without a failed test: it could not be loaded, or its setup failed.
         if matches!(self.status, Some(Status::Failed)) && !explained {
             into.add(line, &[&self.name.0], Verdict::Errored);
         }
     }
 }
 
-/// A string that may have half a surrogate pair, which Jest writes and `String` rejects.
+/// A string that may contain half a surrogate pair, which Jest writes and `String` does not allow.
 #[derive(Default)]
 struct Text(String);
 
@@ -155,10 +155,10 @@ struct Assertion {
     #[serde(default)]
     title: Option<Text>,
     status: Status,
-    /// Jest: the number of attempts.
+    /// Number of attempts (Jest only).
     #[serde(default)]
     invocations: Option<f64>,
-    /// Vitest: the messages of earlier attempts.
+    /// Messages of earlier attempts (Vitest only).
     #[serde(default)]
     failure_messages: Option<Vec<IgnoredAny>>,
 }

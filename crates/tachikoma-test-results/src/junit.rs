@@ -1,5 +1,5 @@
-//! JUnit XML, in the dialects of pytest, nextest, Vitest, node, Jest, Maven, Gradle and googletest: nested suites with
-//! cases. A case has child elements if it did not pass.
+//! Reads JUnit XML, in the dialects of pytest, nextest, Vitest, node, Jest, Maven, Gradle and googletest: nested suites with
+//! test cases. A test case has child elements if it did not pass.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use tachikoma_core::Verdict;
 use super::ResultsError;
 use super::collector::Collector;
 
-/// Nested elements. Results have a handful.
+/// Maximum depth of nested elements. Real reports have only a few levels.
 const DEPTH_MAX: usize = 64;
 
 /// Reads a whole document, which begins at `place`.
@@ -29,7 +29,7 @@ pub(super) fn read(
     let text = text.trim_start_matches('\u{feff}');
     let mut reader = Reader::from_str(text);
     let config = reader.config_mut();
-    // The report matches the tags itself, because a cut report is read up to its end.
+    // End tags are not checked by the XML library, because a truncated report is read up to its end.
     config.check_end_names = false;
     config.allow_unmatched_ends = true;
     config.allow_dangling_amp = true;
@@ -125,32 +125,32 @@ impl Place {
 }
 
 enum Wrong {
-    /// The root element is not `testsuites` or `testsuite`. The value is its name.
+    /// The root element is neither `testsuites` nor `testsuite`. The value is its name.
     Root(String),
     Xml(String),
 }
 
-/// The open element.
+/// State of reading the report.
 #[derive(Default)]
 struct Report {
     open: Vec<Element>,
     case: Option<Case>,
     began: bool,
-    /// Whether missing tests were reported; an outer suite would report the same again.
+    /// Whether missing tests were reported already. An outer suite would report the same tests again.
     said: bool,
 }
 
 struct Element {
     name: String,
-    /// The title of a suite.
+    /// Title of the suite; `None` if this is not a suite.
     suite: Option<String>,
-    /// The counts that it announces.
+    /// The numbers of tests that the suite announces.
     announced: Tally,
-    /// The counts that it has, with nested suites.
+    /// The numbers of tests that were found in the suite and its nested suites.
     found: Tally,
 }
 
-/// Tests, and how many of them failed.
+/// Number of tests, and how many of them failed.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     tests: u64,
@@ -162,7 +162,7 @@ struct Case {
     name: String,
     verdict: Verdict,
     skipped: bool,
-    /// The depth of its children.
+    /// Depth of the child elements of the test case.
     depth: usize,
 }
 
@@ -219,9 +219,9 @@ impl Report {
             ("flakyFailure" | "flakyError", Some(case)) if inside_case => {
                 case.verdict = case.verdict.max(Verdict::Flaky);
             }
-            // A test that is skipped or expected to fail may fail.
+            // A skipped test, or one that is expected to fail, may also contain a failure.
             ("skipped", Some(case)) if inside_case => case.skipped = true,
-            // The set-up of a suite failed.
+            // A failure outside of a test case: the setup of a suite failed.
             ("failure" | "error", None) => {
                 into.add(place.line, &self.suites(), Verdict::Errored);
                 self.found(0, true);
@@ -252,7 +252,7 @@ impl Report {
         }
     }
 
-    /// Fewer tests than announced are a problem. Some runners write more.
+    /// Reports a problem if a suite has fewer tests than it announces. Some runners write more, which is not a problem.
     fn missing(&mut self, element: &Element, place: Place, into: &mut Collector) {
         let Element {
             announced, found, ..
@@ -307,14 +307,14 @@ struct Attributes {
 impl Attributes {
     fn of(start: &BytesStart<'_>) -> Result<Self, Wrong> {
         let mut found = Self::default();
-        // The check for duplicates takes quadratic time.
+        // Duplicate attributes are not checked, because the check takes quadratic time.
         for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(|error| Wrong::Xml(error.to_string()))?;
             let number = || attribute.value.trim().parse::<u64>().unwrap_or(0);
             let wanted = match attribute.key.as_ref() {
                 "name" => &mut found.name,
                 "classname" => &mut found.class,
-                // googletest has it in `result` if `status` does not say it.
+                // googletest writes `result` if `status` does not tell whether the test was skipped.
                 "status" | "result" => &mut found.status,
                 "tests" => {
                     found.announced.tests = number();
@@ -327,7 +327,7 @@ impl Attributes {
                 _ => continue,
             };
             let raw = &*attribute.value;
-            // An entity that XML does not define stays as it is written.
+            // An entity that XML does not define is kept as text.
             let value = unescape(raw).map_or_else(|_| raw.to_owned(), Cow::into_owned);
             let not_told = wanted.is_empty() || value == "suppressed" || value == "skipped";
             if not_told {

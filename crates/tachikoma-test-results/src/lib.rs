@@ -1,6 +1,6 @@
 //! Reads the output of test runners: bytes in, a report out. Starts no process and writes no file.
 //!
-//! [`read`] takes any bytes and bounded memory ([`TESTS_MAX`], [`NAME_BYTES_MAX`], [`LINE_BYTES_MAX`], [`DOCUMENT_BYTES_MAX`]).
+//! [`read`] accepts any bytes and uses limited memory ([`TESTS_MAX`], [`NAME_BYTES_MAX`], [`LINE_BYTES_MAX`], [`DOCUMENT_BYTES_MAX`]).
 //! It reports what it could not read as [`Results::problems`]. Each format has its own file.
 
 mod collector;
@@ -33,7 +33,7 @@ use collector::Collector;
 use junit::Place;
 use source::Source;
 
-/// Bytes of a JUnit or Jest document that are read: ten times the largest known. It is held in memory.
+/// Maximum size of a JUnit or Jest document, ten times the largest known one. It is held in memory.
 pub const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
 
 /// The output format of a test runner.
@@ -72,9 +72,9 @@ impl std::fmt::Display for Format {
 /// One test of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestResult {
-    /// Its name with its file and groups, from the outside in: `file > group > test`.
+    /// Name of the test with its file and groups, from the outside in: `file > group > test`.
     pub name: String,
-    /// How it ended.
+    /// The result of the test.
     pub verdict: Verdict,
 }
 
@@ -83,7 +83,7 @@ pub struct TestResult {
 pub struct Counts {
     /// Tests that passed.
     pub passed: u64,
-    /// Tests that failed and then passed.
+    /// Tests that failed and passed in a later attempt.
     pub flaky: u64,
     /// Tests that failed.
     pub failed: u64,
@@ -111,12 +111,12 @@ impl Counts {
     }
 }
 
-/// Something that is missing from the results, or may be wrong in them.
+/// Something that is missing from the results or may be wrong in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The line where it was found, counted from 1.
+    /// Number of the line where the problem was found, counted from 1.
     pub line: u64,
-    /// The problem.
+    /// Description of the problem.
     pub text: String,
 }
 
@@ -126,20 +126,20 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// The results of a run of tests.
+/// The results of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Results {
-    /// The format.
+    /// The format of the output.
     pub format: Format,
     /// Tests with names, one entry for each name, in the order of the output. At most [`TESTS_MAX`].
     pub tests: Vec<TestResult>,
-    /// All tests, including unnamed ones.
+    /// Number of all tests, including unnamed ones.
     pub counts: Counts,
-    /// Tests that the runner counted without naming them, as `cargo test -q` and pytest do.
+    /// Number of tests that the runner counted without naming them, as `cargo test -q` and pytest do.
     pub unnamed: u64,
     /// Problems, at most [`PROBLEMS_MAX`].
     pub problems: Vec<Problem>,
-    /// Further problems.
+    /// Number of further problems that are not listed.
     pub problems_left_out: u64,
 }
 
@@ -164,10 +164,10 @@ impl Results {
     }
 }
 
-/// Reads results from `reader`, in the given format or in the format that is detected.
+/// Reads test results from `reader`. `hint` is the format; `None` = detect it.
 ///
-/// Both outputs of a runner should come in the order in which they were written: `cargo test` writes the names of
-/// the binaries to one and the tests to the other.
+/// Stdout and stderr of a runner should be merged in the order in which they were written: `cargo test` writes the names of
+/// the binaries to stderr and the tests to stdout.
 ///
 /// # Errors
 /// The bytes cannot be read, there are none, or they have another format. Damaged or incomplete results
@@ -205,7 +205,7 @@ pub fn read(reader: impl Read, hint: Option<Format>) -> Result<Results, ResultsE
     Ok(into.finish())
 }
 
-/// Reads a format that is one document, which is held in memory.
+/// Reads a format that consists of one document, which is held in memory.
 fn read_document(source: &mut Source<impl Read>, into: &mut Collector) -> Result<(), ResultsError> {
     let line = source.line_number();
     let mut document = Vec::new();

@@ -1,7 +1,7 @@
-//! The text of `cargo test`.
+//! Reads the text output of `cargo test`.
 //!
-//! The output of tests comes in between, with `--nocapture` even between the name of a test and its result. So the list of
-//! failures and the totals of each binary decide, and totals count only if they match the announced number.
+//! The output of tests is mixed in, with `--nocapture` even between the name of a test and its result. So the list of
+//! failures and the totals of each binary are authoritative. Totals are used only if they match the announced number of tests.
 
 use tachikoma_core::Verdict;
 
@@ -18,10 +18,10 @@ pub(super) fn is_sign(line: &str) -> bool {
         || not_compiled(line).is_some()
 }
 
-/// The binary that runs, with its tests so far.
+/// State of reading one test binary, with its tests so far.
 #[derive(Debug, Default)]
 pub(super) struct LibtestReader {
-    /// The package of the binary, if it is known.
+    /// The package of the test binary; empty if it is unknown.
     package: String,
     binary: String,
     run: Option<Run>,
@@ -33,12 +33,12 @@ struct Run {
     line: u64,
     announced: u64,
     named: LibtestTotals,
-    /// Tests with a result that is lost between lines of output.
+    /// Tests with a result that was not found, because other output is in between.
     waiting: Waiting,
-    /// Whether the last of them has not ended.
+    /// Whether the last of these tests is still running.
     last_waits: bool,
     section: LibtestSection,
-    /// The names below the last `failures:`.
+    /// The names in the last list after `failures:`.
     listed: Waiting,
 }
 
@@ -46,7 +46,7 @@ struct Run {
 enum LibtestSection {
     #[default]
     Tests,
-    /// The results of the tests.
+    /// The lists after `failures:` and `successes:`, with quoted output and names of tests.
     Output,
 }
 
@@ -119,7 +119,7 @@ impl LineReader for LibtestReader {
 }
 
 impl LibtestReader {
-    /// The binary has ended. If its totals are missing, it crashed.
+    /// Ends the current test binary. If its totals are missing, it crashed.
     fn died(&mut self, line: u64, into: &mut Collector) {
         let Some(run) = self.run.take() else { return };
         if run.last_waits
@@ -197,7 +197,7 @@ impl Run {
             };
             self.add(binary, &name, verdict, line, into);
         }
-        // Measured benchmarks count as passed.
+        // Benchmarks are counted as passed tests.
         let passed = sums.passed.saturating_add(sums.measured);
         into.unnamed(Verdict::Passed, passed.saturating_sub(self.named.passed));
         into.unnamed(
@@ -227,7 +227,7 @@ fn shown(binary: &str) -> &str {
 }
 
 enum Binary<'a> {
-    /// Returns the package, with the kind of binary.
+    /// The package, with the kind of binary.
     Package(&'a str),
     Other(&'a str),
 }
@@ -265,7 +265,7 @@ fn not_compiled(line: &str) -> Option<&str> {
     Some(rest.split(" due to ").next().unwrap_or(rest))
 }
 
-/// `test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s`
+/// Parses a line such as `test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s`.
 fn sums(line: &str) -> Option<LibtestTotals> {
     let (_, sums) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let mut found = LibtestTotals::default();
@@ -299,8 +299,8 @@ fn verdict_of(text: &str) -> Option<Verdict> {
     }
 }
 
-/// Returns a name without its suffix, and without the line of a documentation example, which changes with the next edit.
-/// Several examples of one item are one test, with the worst result.
+/// Returns a name without its suffix, and without the line number of a documentation example, which changes when the file is edited.
+/// Several examples of one item are merged to one test with the worst result.
 fn without_remarks(name: &str) -> &str {
     let mut name = name;
     for remark in REMARKS {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suffix_is_not_part_of_a_name() {
+    fn libtest_suffix_is_removed_from_the_test_name() {
         for (name, expected) in [
             ("tests::a", "tests::a"),
             ("tests::a - should panic", "tests::a"),

@@ -9,14 +9,14 @@ use super::ResultsError;
 use super::collector::Collector;
 use super::source::Source;
 
-/// Bytes of a line that are kept. Lines about a test are shorter; the output of tests is not.
+/// Maximum length of a line that is stored. Lines about a test are shorter. Output of tests may be longer.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// One line of output, without colors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
     pub text: &'a str,
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub number: u64,
     /// Whether the line was longer than [`LINE_BYTES_MAX`], so that its end is missing.
     pub cut: bool,
@@ -24,13 +24,13 @@ pub(super) struct Line<'a> {
 
 /// A format that is read line by line.
 pub(super) trait LineReader {
-    /// Takes the next line.
+    /// Handles the next line.
     fn line(&mut self, line: Line<'_>, into: &mut Collector);
     /// Reports missing parts at the end. `line` is the number of the last line.
     fn end(&mut self, line: u64, into: &mut Collector);
 }
 
-/// Reads to the end.
+/// Reads all lines to the end of the input.
 pub(super) fn read(
     source: &mut Source<impl Read>,
     mut reader: impl LineReader,
@@ -63,14 +63,14 @@ pub(super) fn read(
     splitter.finish(&mut each);
     let number = number.max(1);
     reader.end(number, into);
-    // A part of a line can look like a whole one, for a test with a part of a name.
+    // A last line without a newline is skipped: a partial line can look like the result of a test with a shorter name.
     if last != b'\n' {
         into.problem(number, "its last line has no end, so it may be cut off");
     }
     Ok(())
 }
 
-/// Removes colors.
+/// Removes color codes from a text.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     match text.contains('\u{1b}') {
         true => Cow::Owned(anstream::adapter::strip_str(text).to_string()),

@@ -1,22 +1,22 @@
-//! The text of `cargo nextest run`: one line for each test with its state in a fixed column, and a summary.
+//! Reads the text output of `cargo nextest run`: one line per test with its state in a fixed column, and a summary.
 
 use tachikoma_core::Verdict;
 
 use super::collector::Collector;
 use super::lines::{Line, LineReader};
 
-/// States are right-aligned to this column. The output of tests is indented by less or more.
+/// States are right-aligned to this column. Output of tests has another indentation.
 const STATE_COLUMNS: usize = 12;
 
 pub(super) fn is_sign(line: &str) -> bool {
     line.starts_with(" Nextest run ID ") || started(line).is_some() || state_line(line).is_some()
 }
 
-/// The totals that the summary must match.
+/// State of reading the output of nextest.
 #[derive(Debug, Default)]
 pub(super) struct NextestReader {
     summed_up: bool,
-    /// Tests that failed in an attempt that may not be the last. The summary or a later attempt decides.
+    /// Whether the line with the number of tests (`Starting 8 tests`) was found.
     ran: bool,
 }
 
@@ -36,7 +36,7 @@ impl LineReader for NextestReader {
         };
         let verdict = match state_line.state {
             State::Ended(verdict) => verdict,
-            // Older versions do not number tests that have ended; there the list below the summary decides.
+            // Older versions do not number finished tests. There the list after the summary decides.
             State::Tried if state_line.counted || self.summed_up => Verdict::Failed,
             State::Tried | State::TriedAgain => Verdict::Flaky,
         };
@@ -55,13 +55,13 @@ impl LineReader for NextestReader {
     }
 }
 
-/// `    Starting 8 tests across 2 binaries (1 test skipped)`
+/// Parses a line such as `    Starting 8 tests across 2 binaries (1 test skipped)`.
 fn started(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("    Starting ")?;
     rest.contains(" across ").then_some(rest)
 }
 
-/// `   0.173s] 7/8 tests run: 3 passed (1 flaky), 4 failed, 1 skipped`
+/// Parses a summary such as `   0.173s] 7/8 tests run: 3 passed (1 flaky), 4 failed, 1 skipped`.
 fn sum_up(summary: &str, line: u64, into: &mut Collector) {
     let Some((head, sums)) = summary
         .split_once("] ")
@@ -95,11 +95,11 @@ fn sum_up(summary: &str, line: u64, into: &mut Collector) {
                 );
             }
             "skipped" => into.unnamed(Verdict::Skipped, count.saturating_sub(named.skipped)),
-            // "failed", "timed out", "exec failed".
+            // All other words are kinds of failures: "failed", "timed out", "exec failed".
             _ => failed += count,
         }
     }
-    // With retries and an old version some of them count as flaky here; the list that follows corrects it.
+    // With retries and an old version some failed tests count as flaky here. The list that follows corrects it.
     if failed > named.failed + named.errored + named.flaky {
         let missing = failed - named.failed - named.errored;
         into.problem(
@@ -125,7 +125,7 @@ enum State {
     TriedAgain,
 }
 
-/// `        FAIL [   0.007s] (1/8) fixture::it tests::flickers`
+/// Parses a line such as `        FAIL [   0.007s] (1/8) fixture::it tests::flickers`.
 fn state_line(line: &str) -> Option<StateLine<'_>> {
     let (state, rest) = line.split_once(" [")?;
     if state.chars().count() != STATE_COLUMNS {

@@ -1,8 +1,8 @@
-//! The text of pytest: lines with `-v`, the short summary (all tests with `-rA`, otherwise the failures), and the
+//! Reads the text output of pytest: lines with `-v`, the short summary (all tests with `-rA`, otherwise the failures), and the
 //! totals at the end.
 //!
-//! The output of tests is quoted between rules (`=== FAILURES ===`). All rules of one run have the same width, so a quoted
-//! rule of another width does not count.
+//! Section titles (`=== FAILURES ===`) separate the quoted output of tests. All titles of one run have the same width, so a quoted
+//! title with another width is ignored.
 
 use tachikoma_core::Verdict;
 
@@ -32,18 +32,18 @@ pub(super) fn is_sign(line: &str) -> bool {
 
 #[derive(Debug, Default)]
 pub(super) struct PytestReader {
-    /// The width of the rules of this run.
+    /// Width of the section titles of this run; `None` before the first one.
     width: Option<usize>,
     section: PytestSection,
     /// Number of quoted pytest runs in the output that have not ended.
     nested: u32,
-    /// A test without a result so far.
+    /// Name of a test that has no result yet; `None` if there is none.
     pending: Option<String>,
-    /// Several workers: a line does not end the test of the line before it.
+    /// Whether tests run in several workers. Then a new line does not end the test of the line before it.
     workers: bool,
-    /// What was known when the run began.
+    /// The counts when this run began, which may include earlier runs.
     before: Counts,
-    /// Number of tests that passed and failed in teardown. The totals count them twice: as passed and as errors.
+    /// Number of tests that passed but failed in teardown. The totals count them twice: as passed and as errors.
     torn: u64,
     summed_up: bool,
 }
@@ -187,7 +187,7 @@ impl PytestReader {
     }
 }
 
-/// Returns the title of a rule: `=== FAILURES ===`.
+/// Returns the title of a section, for example of `=== FAILURES ===`.
 fn rule(line: &str, of: char) -> Option<&str> {
     let title = line.strip_prefix(of)?.strip_suffix(of)?.trim_matches(of);
     let title = title.strip_prefix(' ')?.strip_suffix(' ')?;
@@ -202,7 +202,7 @@ struct PytestTotals {
     errors: u64,
 }
 
-/// `3 failed, 8 passed, 1 xfailed, 3 errors in 0.04s`
+/// Parses totals such as `3 failed, 8 passed, 1 xfailed, 3 errors in 0.04s`.
 fn sums(text: &str) -> Option<PytestTotals> {
     let (sums, time) = text.rsplit_once(" in ")?;
     let time = time.split_once(' ').map_or(time, |(seconds, _)| seconds);
@@ -220,7 +220,7 @@ fn sums(text: &str) -> Option<PytestTotals> {
             "failed" => &mut found.failed,
             "skipped" | "xfailed" => &mut found.skipped,
             "error" | "errors" => &mut found.errors,
-            // Plugins add other words.
+            // Other words come from plugins.
             _ => {
                 known |= matches!(what, "deselected" | "warning" | "warnings" | "rerun");
                 continue;
@@ -232,7 +232,7 @@ fn sums(text: &str) -> Option<PytestTotals> {
     known.then_some(found)
 }
 
-/// `[gw0] [  6%] PASSED test_calc.py::test_passes `
+/// Parses a line such as `[gw0] [  6%] PASSED test_calc.py::test_passes `.
 fn of_worker(line: &str) -> Option<(&str, Verdict)> {
     let (_, rest) = line.strip_prefix("[gw")?.split_once("] ")?;
     let rest = match rest.strip_prefix('[') {
@@ -243,7 +243,7 @@ fn of_worker(line: &str) -> Option<(&str, Verdict)> {
     Some((name.trim_end(), word_of(word)?))
 }
 
-/// Splits a line that begins with the name of a test.
+/// Splits a line that begins with the name of a test into the name and the rest.
 fn named(line: &str) -> Option<(&str, &str)> {
     let (file, _) = line.split_once("::")?;
     if file.is_empty() || file.contains(char::is_whitespace) {
@@ -261,7 +261,7 @@ fn named(line: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns a name that other text follows.
+/// Returns the name of a test at the start of a line with other text.
 fn first_word(line: &str) -> &str {
     let space = line.find(' ').unwrap_or(line.len());
     let end = match line.find('[').filter(|bracket| *bracket < space) {
@@ -271,7 +271,7 @@ fn first_word(line: &str) -> &str {
     line.get(..end).unwrap_or(line)
 }
 
-/// `SKIPPED (not today)     [ 33%]`
+/// Parses a result such as `SKIPPED (not today)     [ 33%]`.
 fn verdict(text: &str) -> Option<Verdict> {
     let end = text.find(' ').unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
@@ -286,17 +286,17 @@ fn word_of(word: &str) -> Option<Verdict> {
         "FAILED" => Some(Verdict::Failed),
         "ERROR" => Some(Verdict::Errored),
         "SKIPPED" | "XFAIL" => Some(Verdict::Skipped),
-        // It failed and is retried: if it passes, it is flaky.
+        // The test failed and is repeated. If it passes then, it is flaky.
         "RERUN" => Some(Verdict::Flaky),
         _ => None,
     }
 }
 
-/// `FAILED test_calc.py::test_many[c - d-2] - AssertionError: assert ...`
+/// Parses a line of the summary such as `FAILED test_calc.py::test_many[c - d-2] - AssertionError: assert ...`.
 fn summarised(line: &str) -> Option<(&str, Verdict)> {
     let (word, rest) = line.split_once(' ')?;
     let verdict = word_of(word)?;
-    // Skipped tests are grouped there without names.
+    // Skipped tests are grouped in the summary without their names.
     if rest.starts_with('[') {
         return None;
     }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn names_end_where_the_result_begins() {
+    fn pytest_test_name_ends_before_the_result() {
         for (line, name, expected) in [
             (
                 "t.py::test_a PASSED        [  6%]",

@@ -1,26 +1,26 @@
-//! The report of a gate: a path or a pattern that is searched after the gate has run.
+//! The report files of a gate: a path or a pattern that is searched after the gate has run.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use globset::{GlobBuilder, GlobMatcher};
 
-/// Files that are read as one report. A project with more test binaries can write one report for all.
+/// Maximum number of files that are read as one report. A project with more test binaries can write one report for all.
 const FILES_MAX: usize = 1000;
 
-/// Names that a search visits. Directories of reports are small; a larger one is a mistake.
+/// Maximum number of file names that a search visits. Directories of reports are small, so a larger one is a mistake.
 const NAMES_MAX: usize = 100_000;
 
-/// The depth of a search.
+/// Maximum depth of directories in a search.
 const DEPTH_MAX: usize = 32;
 
-/// The time of a file may be this much earlier than its write, because some file systems store whole seconds, or every second one.
+/// Tolerance for modification times: they may be this much earlier than the write, because some file systems only store every second second.
 const STAMP_SLACK_NANOS: i64 = 2_100_000_000;
 
 /// A path, or a pattern of paths: `*` and `?` within a name, `**` over directories, `[ab]`, `{a,b}`.
 #[derive(Clone, Debug)]
 pub struct ReportPattern {
-    /// The part before the first pattern, relative to the working directory.
+    /// The path before the first wildcard, relative to the working directory.
     start: PathBuf,
     matcher: Option<GlobMatcher>,
 }
@@ -51,7 +51,7 @@ impl ReportPattern {
         })
     }
 
-    /// Finds the files below `dir` that are not older than `since`, in order of their names. Blocks.
+    /// Finds the files below `dir` that are not older than `since`, sorted by name. Blocks the thread.
     pub fn find(&self, dir: &Path, since: i64) -> Result<Vec<PathBuf>, String> {
         let mut found = ReportSearch {
             dir,
@@ -77,7 +77,7 @@ impl ReportPattern {
     }
 }
 
-/// A search that runs.
+/// A running search for report files.
 struct ReportSearch<'a> {
     dir: &'a Path,
     since: i64,

@@ -2,12 +2,12 @@
 
 use std::io::{self, BufRead, Read};
 
-/// Bytes of the results of one run that are read. More input is ignored, and reported as a problem.
+/// Maximum number of bytes that are read for one test run. More input is ignored, and reported as a problem.
 pub const INPUT_BYTES_MAX: u64 = 4 << 30;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Bytes of lookahead: enough to recognize a format.
+/// Number of bytes of lookahead. They are enough to recognize a format.
 pub(super) const PEEK_BYTES: usize = 512;
 
 /// A reader with lookahead.
@@ -18,7 +18,7 @@ pub(super) struct Source<R> {
     end: usize,
     left: u64,
     ended: bool,
-    /// Lines that were read.
+    /// Number of lines that were read.
     lines: u64,
 }
 
@@ -41,7 +41,7 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Returns the next bytes, at least [`PEEK_BYTES`] unless the end is nearer.
+    /// Returns the next bytes without consuming them: at least [`PEEK_BYTES`] unless the input ends before.
     pub fn peek(&mut self) -> io::Result<&[u8]> {
         while self.end - self.start < PEEK_BYTES && !self.ended {
             self.fill()?;
@@ -122,7 +122,7 @@ impl<R: Read> BufRead for Source<R> {
 mod tests {
     use super::*;
 
-    /// A reader that gives one byte at a time.
+    /// A reader that returns one byte at a time.
     struct Drip<'a>(&'a [u8]);
 
     impl Read for Drip<'_> {

@@ -1,7 +1,7 @@
-//! The Test Anything Protocol, 12 to 14: with and without its first line, with subtests in their three forms (named before by a
+//! Reads the Test Anything Protocol (TAP), versions 12 to 14: with and without its first line, with the three forms of subtests (named before by a
 //! comment, named after by their parent, in braces), and as `prove -v` prints it.
 //!
-//! A test with subtests does not count itself, unless it failed and none of its subtests did.
+//! A test with subtests is not counted itself, unless it failed and none of its subtests did.
 
 use tachikoma_core::Verdict;
 
@@ -11,13 +11,13 @@ use super::lines::{Line, LineReader};
 /// Indentation of a subtest in spaces.
 const INDENT: usize = 4;
 
-/// Levels of subtests. Deeper subtests belong to the last level.
+/// Maximum depth of subtests. Deeper subtests are treated as part of the last level.
 const LEVELS_MAX: usize = 16;
 
-/// Limit in bytes of results of subtests that wait for the name of their parent. Results beyond it have no parent in their name.
+/// Maximum size in bytes of subtest results that wait for the name of their parent. Further results are stored without the parent's name.
 const WAITING_BYTES_MAX: usize = NAMES_BYTES_MAX;
 
-/// Bytes that one result takes beside its name.
+/// Estimated memory of one result in bytes, without its name.
 const RESULT_BYTES: usize = 32;
 
 pub(super) fn is_sign(line: &str) -> bool {
@@ -27,12 +27,12 @@ pub(super) fn is_sign(line: &str) -> bool {
 
 #[derive(Debug, Default)]
 pub(super) struct TapReader {
-    /// The file, if `prove` names it.
+    /// Name of the test file, as `prove` prints it; empty if unknown.
     file: String,
     levels: Vec<Level>,
-    /// Bytes of results of subtests that wait for their parents to end.
+    /// Size in bytes of subtest results that wait for the end of their parents.
     waiting: usize,
-    /// Indentation of the open YAML block; `None` outside of one.
+    /// Indentation of the open YAML block; `None` outside of a block.
     yaml: Option<usize>,
     began: bool,
 }
@@ -42,11 +42,11 @@ struct Level {
     line: u64,
     plan: Option<u64>,
     seen: u64,
-    /// The last comment that names a subtest to come.
+    /// Name of the next subtest, from the last comment.
     announced: String,
-    /// Results, with names that lack their parents.
+    /// Results of subtests, with names that do not include their parents yet.
     results: Vec<(String, Verdict)>,
-    /// The line that opened the subtest, if it came first.
+    /// The test that opened the subtest with a brace; `None` for other forms.
     opened_by: Option<(String, Verdict)>,
 }
 
@@ -56,7 +56,7 @@ impl LineReader for TapReader {
         let indent = line.text.len() - text.len();
         if let Some(yaml) = self.yaml {
             let over = text == "..." && indent <= yaml;
-            // An unclosed block must not hide the rest.
+            // A test or plan outside of the block ends it, because an unclosed block must not hide the rest.
             let outside = indent < yaml && (point(text).is_some() || plan(text).is_some());
             if over || outside {
                 self.yaml = None;
@@ -101,7 +101,7 @@ impl TapReader {
                 ..Level::default()
             });
         }
-        // The list was just extended.
+        // The list is not empty, because it was just extended.
         let last = self.levels.len() - 1;
         &mut self.levels[level.min(last)]
     }
@@ -122,7 +122,7 @@ impl TapReader {
         self.group(level, name, found.verdict, children, line, into);
     }
 
-    /// A test has ended, with the results of its subtests.
+    /// Ends a test and adds the results of its subtests.
     fn group(
         &mut self,
         level: usize,
@@ -191,7 +191,7 @@ impl TapReader {
         children.check_plan(into);
         self.no_longer_wait(&children);
         match children.opened_by {
-            // The closing brace is missing.
+            // The closing brace of the subtest is missing.
             Some((name, verdict)) => {
                 self.group(level, name, verdict, children.results, line, into);
                 Vec::new()
@@ -208,7 +208,7 @@ impl TapReader {
         self.waiting = self.waiting.saturating_sub(bytes.sum());
     }
 
-    /// Closes the deepest level without its parent. The comment before it may name it.
+    /// Closes the deepest level without a parent. The comment before it may contain its name.
     fn close_last(&mut self, line: u64, into: &mut Collector) {
         let Some(last) = self.levels.pop() else {
             return;
@@ -245,7 +245,7 @@ impl TapReader {
         }
     }
 
-    /// A line that is not TAP; `prove -v` names the file of the stream that follows.
+    /// Handles a line that is not TAP. `prove -v` prints the name of the test file before its results.
     fn other(&mut self, text: &str, line: u64, into: &mut Collector) {
         if text.starts_with("TAP version ") {
             self.stream_ended(line, into);
@@ -287,7 +287,7 @@ impl Level {
                 let text = format!("{plan} tests were planned and {} were seen", self.seen);
                 into.problem(self.line, text);
             }
-            // Vitest counts failed groups as tests, and a stream without a plan may be incomplete.
+            // This is not checked further: Vitest counts failed groups as tests, and a stream without a plan may be incomplete.
             Some(_) => {}
             None => into.problem(
                 self.line,
@@ -300,11 +300,11 @@ impl Level {
 struct Point<'a> {
     verdict: Verdict,
     name: &'a str,
-    /// Whether its subtests follow in braces.
+    /// Whether the subtests of the test follow in braces.
     opens: bool,
 }
 
-/// `not ok 2 - inside another # TODO not yet`
+/// Parses a result such as `not ok 2 - inside another # TODO not yet`.
 fn point(text: &str) -> Option<Point<'_>> {
     let (ok, rest) = match text.strip_prefix("not ok") {
         Some(rest) => (false, rest),
@@ -319,7 +319,7 @@ fn point(text: &str) -> Option<Point<'_>> {
             .trim_start_matches(|digit: char| digit.is_ascii_digit())
             .len();
     let (_, rest) = rest.split_at(digits);
-    // Prose can begin with "ok" too.
+    // A line of prose can also begin with "ok".
     if digits == 0 && !(rest.is_empty() || rest.starts_with("- ") || rest.starts_with('#')) {
         return None;
     }
@@ -329,7 +329,7 @@ fn point(text: &str) -> Option<Point<'_>> {
     };
     let (name, directive) = directive(rest);
     let verdict = match (directive, ok) {
-        // Its result does not count.
+        // The result of a test that is skipped or to do is ignored.
         (true, _) => Verdict::Skipped,
         (false, true) => Verdict::Passed,
         (false, false) => Verdict::Failed,
@@ -343,7 +343,7 @@ fn point(text: &str) -> Option<Point<'_>> {
     })
 }
 
-/// Returns the name, and whether the test is skipped or to do.
+/// Returns the name of a test, and whether it is skipped or to do.
 fn directive(rest: &str) -> (&str, bool) {
     let marks = rest.match_indices('#').filter(|(at, _)| {
         let before = rest.get(..*at).unwrap_or_default();
@@ -365,7 +365,7 @@ fn directive(rest: &str) -> (&str, bool) {
     (rest, false)
 }
 
-/// Returns the file of the stream that follows, and the text after it: `t/calc.t ..... `.
+/// Parses the name of a test file that `prove` prints (`t/calc.t ..... `). Returns the file and the text after it.
 fn of_prove(text: &str) -> Option<(&str, &str)> {
     let (file, rest) = text.split_once(" ..")?;
     let named = !file.contains(char::is_whitespace) && file.contains('.');

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// Characters of the final text for people; JSON has more.
+/// Maximum length in bytes of the final text in the output for people. JSON output has more.
 const TEXT_BYTES_SHOWN: usize = 200;
 
 /// Runs the command.
@@ -58,7 +58,7 @@ fn decode(args: &DecodeArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads all lines. Returns whether there was invalid UTF-8.
+/// Reads all lines of a recording. Returns whether it contains invalid UTF-8.
 fn read(path: &Path, mut summing: Summing, line_bytes_max: usize) -> io::Result<(Summing, bool)> {
     let mut content: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())

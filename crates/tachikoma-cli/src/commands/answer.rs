@@ -1,4 +1,4 @@
-//! `tachikoma answer`, `attend`, `tell`, `reload`: requests of the operator to a live runner.
+//! `tachikoma answer`, `attend`, `tell`, `reload`: requests of the operator to a running loop.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::args::AnswerArgs;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// Answers the open question.
+/// Answers the open question of the loop.
 pub fn answer(workspace: &Workspace, args: &AnswerArgs) -> Result<ExitCode, Failure> {
     let (id, word) = match args.words.as_slice() {
         [word] => (None, Some(word)),
@@ -59,7 +59,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::usage(format!("prompt {}: {error}", path.display())))
 }
 
-/// Sends a message to the agent of the live loop.
+/// Sends a message to the agent of the running loop.
 pub fn tell(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure> {
     let text = said(words)?;
     if text.is_empty() || text.len() > NOTE_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! `tachikoma checkpoint`: shows the hand-offs of sessions, and that of the next one. Only reads.
+//! `tachikoma checkpoint`: shows the hand-offs of earlier sessions and of the next one. Only reads.
 
 use std::process::ExitCode;
 

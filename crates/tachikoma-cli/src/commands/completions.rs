@@ -1,4 +1,4 @@
-//! `tachikoma completions`: a completion script for a shell.
+//! `tachikoma completions`: prints a completion script for a shell.
 
 use std::process::ExitCode;
 

@@ -33,7 +33,7 @@ pub fn config(workspace: &Workspace, command: &ConfigCommand) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names settings that were given and have no effect yet.
+/// Prints a warning about settings that are set but have no effect yet.
 pub fn warn_not_built(loaded: &settings::Loaded) {
     for (key, origin) in loaded.not_built() {
         out::note(&format!(

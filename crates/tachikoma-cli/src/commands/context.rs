@@ -1,4 +1,4 @@
-//! `tachikoma context`: shows how the context of a session filled. Only reads.
+//! `tachikoma context`: shows how the context of a session filled up. Only reads.
 
 mod chart;
 mod curve;
@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 use curve::{Curve, Reading};
 
-/// Prints the curve of a session; by default of the latest that has one.
+/// Prints the context usage of a session; by default of the latest session with a reading.
 pub fn context(
     workspace: &Workspace,
     session: Option<u32>,

@@ -1,4 +1,4 @@
-//! `pause`, `resume`, `stop`, `skip`, `reboot`: requests to a live runner.
+//! `pause`, `resume`, `stop`, `skip`, `reboot`: requests to a running loop.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use crate::out;
 use crate::runtime::runtime;
 use crate::workspace::Workspace;
 
-/// Sends a command to the live runner and prints its answer.
+/// Sends a command to the running loop and prints its answer.
 pub fn tell(workspace: &Workspace, command: LoopCommand) -> Result<ExitCode, Failure> {
     ask_live(workspace, &ControlRequest::Command { command })
 }
 
-/// Sends a request to the live runner and prints its answer.
+/// Sends a request to the running loop and prints its answer.
 pub fn ask_live(workspace: &Workspace, request: &ControlRequest) -> Result<ExitCode, Failure> {
     let no_live_loop = || {
         Failure::new(format!("no loop runs in {}", workspace.directory.display()))
@@ -37,7 +37,7 @@ pub fn ask(
     Ok(runtime()?.block_on(async { Client::connect(socket).await?.ask(request).await }))
 }
 
-/// Prints the answer to a request for an action.
+/// Prints the answer to a command.
 pub fn answered(response: Response) -> Result<ExitCode, Failure> {
     match response {
         Response::Answer {
@@ -57,7 +57,7 @@ pub fn answered(response: Response) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Returns the socket of the live runner of a working directory; `None` if its lock is free.
+/// Returns the control socket of the running loop in a working directory; `None` if no runner holds the lock.
 pub fn live_socket(working_dir: &Path) -> Option<PathBuf> {
     if !lock::is_held(working_dir) {
         return None;
@@ -65,7 +65,7 @@ pub fn live_socket(working_dir: &Path) -> Option<PathBuf> {
     Some(lock::holder(working_dir)?.socket)
 }
 
-/// Explains why a live runner cannot be reached.
+/// Explains why a runner that holds the lock cannot be reached.
 pub fn unreachable_runner(error: &ClientError) -> Failure {
     let failure = Failure::new(chain(error));
     match error {

@@ -61,7 +61,7 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
     Ok(code)
 }
 
-/// Checks that no files are in the way: the demo writes files and creates a repository.
+/// Checks that the directory is empty or does not exist, because the demo writes files and creates a repository.
 fn vacant(dir: &Path) -> Result<(), Failure> {
     let entry = match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next(),
@@ -84,12 +84,12 @@ fn prepare(dir: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(dir).map_err(failed)?;
     std::fs::write(dir.join("prompt.md"), PROMPT).map_err(failed)?;
     std::fs::write(dir.join("plan.md"), PLAN).map_err(failed)?;
-    // Without git the demo is the same, only not in a repository.
+    // Without git, the demo runs without a repository.
     let _ = begin_repository(dir);
     Ok(())
 }
 
-/// Creates a repository with a first commit. Its author is set, because the user may have none.
+/// Creates a repository with a first commit. The author is set, because the user may not have configured one.
 fn begin_repository(dir: &Path) -> std::io::Result<()> {
     let orders: [&[&str]; 6] = [
         &["init", "--quiet"],

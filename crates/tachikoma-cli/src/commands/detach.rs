@@ -10,14 +10,14 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::failure::Failure;
 
-/// The flag of the user, and the flag of the background process. Not a variable, because agents would inherit it.
+/// The flag of the user, and the flag that replaces it in the background process. It is not a variable, because agents would inherit that.
 const DETACH: &str = "--detach";
 const DETACHED: &str = "--detached";
 
-/// Sent by the background process when the loop is about to run.
+/// Message of the background process: the loop is about to run.
 const READY: &str = "ready";
 
-/// Sent by the background process when it stays alive but the loop does not run.
+/// Message of the background process: it stays alive, but the loop does not run.
 const UNWELL: &str = "unwell";
 
 /// Starts this program in the background with the same arguments and waits until it reports. `shown_by` is the status command to print.
@@ -27,7 +27,7 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     };
     let program = std::env::current_exe().map_err(failed)?;
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // Only the first occurrence is our flag. Another one may be an argument of the agent's program.
+    // Only the first occurrence is replaced. Another one may be an argument of the agent's program.
     if let Some(flag) = words.iter_mut().find(|word| *word == DETACH) {
         *flag = DETACHED.into();
     }
@@ -59,7 +59,7 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::FAILURE);
     }
-    // The background process has printed the reason to our stderr.
+    // The background process has already printed the reason to the shared stderr.
     if !words.is_empty() {
         crate::out::line(words.trim_end());
     }
@@ -72,12 +72,12 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     ))
 }
 
-/// Reports once that the loop runs. A loop that ends at its start does not: its outcome is reported.
+/// Reports once that the loop runs. If the loop ends at its start, nothing is reported here, because its outcome is reported.
 ///
-/// `notices` begin before the run: if nothing else is recorded for a while, because the operator is asked, the start of the run
-/// is the only notice.
+/// `notices` must be subscribed before the run: if the operator is asked a question first, the start of the run may be the only notice for
+/// a long time.
 pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
-    // Ends with the first record of this run, or when it is aborted with the run.
+    // The loop ends with the first record of this run, or when this task is aborted with the run.
     loop {
         match notices.recv().await {
             Ok(Notice::Recorded(_)) | Err(RecvError::Lagged(_)) => break,
@@ -85,24 +85,24 @@ pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
             Err(RecvError::Closed) => return,
         }
     }
-    // All records of one decision are published before another task runs.
+    // If the run ended at once, its outcome is already visible here, because all records of one decision are published together.
     if handle.status().outcome.is_none() {
         ready();
     }
 }
 
-/// Reports success to the first process, and closes the terminal.
+/// Reports success to the foreground process, and detaches from the terminal.
 pub fn ready() {
     let_go(READY);
 }
 
-/// Reports to the first process that the loop does not run, and continues without a terminal.
+/// Reports to the foreground process that the loop does not run, and continues without a terminal.
 pub fn unwell() {
     let_go(UNWELL);
 }
 
 fn let_go(word: &str) {
-    // First, because SIGHUP may arrive when the foreground process ends.
+    // The session is left first, because SIGHUP may arrive when the foreground process ends.
     let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());

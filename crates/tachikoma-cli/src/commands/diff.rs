@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::workspace::Workspace;
 
-/// Shows the changes from before an iteration to before the next, or to now.
+/// Shows the changes between the snapshot before an iteration and the snapshot before the next one, or the current work tree.
 pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure> {
     workspace.shed_secrets()?;
     let found = snapshots::find(workspace, args.loop_id)?;
@@ -47,7 +47,7 @@ pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure>
         (false, true) => Some("--name-only"),
         (false, false) => None,
     };
-    // Replaces this process, so that git has the terminal, and a pager its signals.
+    // Git replaces this process, so that git and its pager get the terminal and its signals.
     let error = snapshots::diff(&found.repository.git, true, how, &from.commit, &to).exec();
     Err(Failure::new(format!("git cannot be started: {error}")))
 }

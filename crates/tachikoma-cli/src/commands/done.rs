@@ -9,7 +9,7 @@ use super::note::tell_own_loop;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// Sends the claim to the live runner, which answers what it requires.
+/// Sends the claim to the running loop. The answer says what is still required.
 pub fn done(workspace: &Workspace, reason: Option<String>) -> Result<ExitCode, Failure> {
     let reason = reason.map(|words| words.trim().to_owned());
     let reason = reason.filter(|words| !words.is_empty());

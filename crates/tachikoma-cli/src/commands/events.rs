@@ -1,4 +1,4 @@
-//! `tachikoma events`: prints the records of a loop, past and live.
+//! `tachikoma events`: prints the past records of a loop, and follows new ones.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ struct EventPrinter {
     json: bool,
     seen: Seq,
     lines: Lines,
-    /// Damage that was reported.
+    /// Messages about damage that were already printed.
     said: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl EventPrinter {
         let (after, encryption) = (self.seen, self.encryption.clone());
         let damaged = records::read_quietly(dir, &encryption, after, |record| self.print(&record))?;
         for words in damaged {
-            // With `--follow` the journal is read more than once.
+            // A message is printed once, although `--follow` reads the journal several times.
             if !self.said.contains(&words) {
                 out::note(&words);
                 self.said.push(words);
@@ -61,7 +61,7 @@ impl EventPrinter {
         Ok(())
     }
 
-    /// Follows a live runner until it ends. A reader that is too slow for the runner reads from the journal.
+    /// Follows a running loop until it ends. If this process reads too slowly, it reads missed records from the journal.
     async fn follow(&mut self, working_dir: &Path, dir: &Path) -> Result<(), Failure> {
         while let Some(socket) = live_socket(working_dir) {
             let mut client = Client::connect(&socket)
@@ -81,7 +81,7 @@ impl EventPrinter {
                     Some(Response::Record { record }) if record.seq == self.seen.next() => {
                         self.print(&record);
                     }
-                    // Records from before the connection are in the journal by now.
+                    // Records from before the connection are already in the journal.
                     Some(Response::Following | Response::Record { .. }) => self.catch_up(dir)?,
                     Some(Response::Refused { reason }) => return Err(Failure::new(reason)),
                     Some(Response::Behind) => break,

@@ -22,7 +22,7 @@ pub fn explain(
     json: bool,
 ) -> Result<ExitCode, Failure> {
     let current = workspace.named_loop(name)?;
-    // Checked first: a runner that ends meanwhile has written its end.
+    // This is checked first: if the runner ends after this check, its last records are already in the journal.
     let live = is_live(&current);
     let mut explain = Explain::new(current.loop_id, iteration);
     let reach = journal_reader::read(&current.dir, &current.encryption, |record| {
@@ -79,7 +79,7 @@ fn text(account: &Account, current: &Current, ended: bool) -> Vec<String> {
     };
     let mut lines = vec![heading];
     let entries = account.entries.iter();
-    // The end is shown above.
+    // The end of the loop is already shown above.
     let shown = entries.len() - usize::from(ended && !account.entries.is_empty());
     lines.extend(entries.take(shown).map(line));
     if account.left_out > 0 {
@@ -102,7 +102,7 @@ fn line(entry: &Entry) -> String {
     )
 }
 
-/// Explains where the records end, if that is not the end of the loop.
+/// Explains why the records end, if they do not end with the end of the loop.
 fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
     let state = &explained.state;
     if explained.lost > 0 {
@@ -119,7 +119,7 @@ fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
         LoopState::Idle => !live && state.started_at.is_some(),
         LoopState::Completed | LoopState::Error | LoopState::Stopped => false,
     };
-    // If the reading ended early, nothing is known of the runner.
+    // If the journal was not read completely, the state of the runner is unknown.
     if open && reach.is_complete() {
         let doing = match &state.phase {
             Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),

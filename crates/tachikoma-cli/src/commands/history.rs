@@ -42,7 +42,7 @@ pub fn history(workspace: &Workspace, of_reboots: bool, json: bool) -> Result<Ex
     if let Some(last) = under_way.ended.take() {
         show(&last);
     }
-    // The runner of the attempt is gone, and no other one has resumed the loop yet.
+    // The runner of the last attempt has ended, and no other runner has resumed the loop yet.
     if let Some(cut) = under_way.unfinished()
         && !lock::is_held(&current.working_dir)
     {
@@ -54,17 +54,17 @@ pub fn history(workspace: &Workspace, of_reboots: bool, json: bool) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// An iteration that has ended, or an attempt that was cut off.
+/// An iteration that has ended, or an interrupted attempt.
 #[derive(Clone, Debug, Serialize)]
 struct Iteration {
     #[serde(flatten)]
     begun: Begun,
     ended: Timestamp,
-    /// How the iteration ended; `None` if the attempt was cut off.
+    /// How the iteration ended; `None` if the attempt was interrupted.
     #[serde(serialize_with = "outcome_or_cut")]
     outcome: Option<IterationOutcome>,
     reason: Option<String>,
-    /// The duration of the last attempt; `None` if it was cut off.
+    /// Duration of the last attempt in milliseconds; `None` if it was interrupted.
     duration_ms: Option<u64>,
     /// Context usage at the end of the iteration, in percent; `None` if it is unknown.
     context_percent: Option<f64>,
@@ -74,9 +74,9 @@ struct Iteration {
     files_changed: Option<u32>,
     /// The last commit with changes of the iteration.
     commit: Option<Committed>,
-    /// Whether all gates passed after it; `None` if none ran.
+    /// Whether all gates passed after the iteration; `None` if no gates ran.
     gates_passed: Option<bool>,
-    /// Its progress score from 0 to 100; `None` if that is unknown.
+    /// Progress score of the iteration from 0 to 100; `None` if it is unknown.
     progress: Option<u32>,
 }
 
@@ -110,7 +110,7 @@ impl Iteration {
 
 const CUT: &str = "cut";
 
-#[expect(clippy::ref_option, reason = "serde asks for a reference")]
+#[expect(clippy::ref_option, reason = "serde requires a reference to the field")]
 fn outcome_or_cut<S: Serializer>(
     outcome: &Option<IterationOutcome>,
     serializer: S,
@@ -130,7 +130,7 @@ fn heading() -> String {
 
 fn print(iteration: &Iteration, json: bool) {
     if json {
-        // Plain data, which can always be serialized.
+        // This cannot fail, because an iteration is plain data.
         return out::line(&serde_json::to_string(iteration).unwrap_or_default());
     }
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -159,7 +159,7 @@ fn print(iteration: &Iteration, json: bool) {
     ));
 }
 
-/// Formats a time without milliseconds: a line has 80 columns.
+/// Formats a time without milliseconds, so that a line fits into 80 columns.
 fn to_the_second(time: Timestamp) -> String {
     let text = time.to_string();
     match text.split_once('.') {
@@ -168,17 +168,17 @@ fn to_the_second(time: Timestamp) -> String {
     }
 }
 
-/// Builds iterations from records. Holds the one that is not complete yet.
+/// Builds iterations from records. Contains the iteration that is not complete yet.
 #[derive(Debug, Default)]
 struct UnderWay {
     begun: Begun,
     context: Option<Context>,
     cost_microusd: u64,
-    /// Whether the last attempt has ended or was cut off.
+    /// Whether the last attempt has ended or was interrupted.
     over: bool,
-    /// The time of the last record, except for those of a runner that resumes the loop.
+    /// The time of the last record, not including records of a runner that resumes the loop.
     last: Timestamp,
-    /// The previous iteration, which may still get a commit.
+    /// The previous iteration, for which a commit may still be recorded.
     ended: Option<Iteration>,
 }
 
@@ -235,7 +235,7 @@ impl UnderWay {
             } => {
                 let ended = match reason {
                     Some(_) => record.time,
-                    // A new runner records the cut long after the old runner died.
+                    // The end is the last record of the old runner: the new runner records the interruption long after the old one died.
                     None => self.last,
                 };
                 let begun = Begun {
@@ -320,7 +320,7 @@ impl UnderWay {
         }
     }
 
-    /// Ends an iteration. Returns the one before it, if the record that should have completed it is lost.
+    /// Ends an iteration. Returns the previous iteration if the record that should have completed it is lost.
     fn end(
         &mut self,
         ended: Timestamp,
@@ -351,7 +351,7 @@ impl UnderWay {
         before.filter(|before| before.begun.iteration != iteration)
     }
 
-    /// Returns the last attempt, if its end is not recorded.
+    /// Returns the last attempt if its end is not recorded.
     fn unfinished(&self) -> Option<Iteration> {
         let begun = self.begun.iteration > 0 && !self.over;
         begun.then(|| Iteration::new(self.begun, self.last, None))

@@ -1,4 +1,4 @@
-//! Plans a run: flags override the recorded launch of the last run, which overrides files and variables.
+//! Plans a run: flags override the recorded launch of the last run, which overrides files and environment variables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,20 +38,20 @@ pub struct Plan {
     pub loop_id: LoopId,
 }
 
-/// The setting that `--prompt-text` replaces.
+/// Key of the setting that `--prompt-text` replaces.
 const PROMPT_PATH: &str = "prompt_path";
 
-/// The settings of files and variables, and the working directory.
+/// The settings from files and variables, and the working directory.
 #[derive(Debug)]
 pub struct Base {
     /// The settings with their origins.
     pub loaded: Loaded,
-    /// The working directory, canonical.
+    /// Canonical path of the working directory.
     pub working_dir: PathBuf,
 }
 
 impl Base {
-    /// Reads files and variables.
+    /// Reads the settings from files and variables.
     pub fn read(workspace: &Workspace) -> Result<Self, Failure> {
         let loaded = workspace.layers()?.load()?;
         let working_dir = working_dir(workspace, &loaded.settings.working_dir)?;
@@ -62,7 +62,7 @@ impl Base {
         })
     }
 
-    /// Reads files and variables for a command that runs the programs they name.
+    /// Reads the settings from files and variables for a command that runs configured programs. Checks that the user trusts them.
     pub fn trusted(workspace: &Workspace, trust: &Trust) -> Result<Self, Failure> {
         let base = Self::read(workspace)?;
         trust.check_configuration(&base.working_dir, &base.loaded)?;
@@ -86,7 +86,7 @@ pub fn plan(
     } else {
         Loss::Refuse
     };
-    // A loop with temporary state does not resume another.
+    // A loop that is not stored does not resume another loop.
     let before = if args.new || !base.settings.state.enabled {
         None
     } else {
@@ -124,7 +124,7 @@ pub fn plan(
         if said(key) != before.under {
             let (value, origin) = (said(key), base.origin_of(key));
             if value == before.value && !words {
-                // The configuration now has the recorded value.
+                // The configuration already has the recorded value.
                 continue;
             }
             let instead = if words {
@@ -196,7 +196,7 @@ pub fn plan(
     })
 }
 
-/// Returns the values of the variables that the settings name.
+/// Returns the values of the environment variables that the notification settings name.
 pub(super) fn secrets_of(
     settings: &Settings,
     only: Option<usize>,
@@ -224,7 +224,7 @@ pub(super) fn secrets_of(
     Ok(found)
 }
 
-/// The settings of the flags: by key, the flag and its value.
+/// Settings from flags: for each key, the flag and its value.
 type Flags = BTreeMap<&'static str, (&'static str, Value)>;
 
 fn flags(args: &RunArgs) -> Result<Flags, Failure> {
@@ -321,7 +321,7 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     Ok(given.collect())
 }
 
-/// Returns the key that `--model` sets: that of the agent of this run.
+/// Returns the key that `--model` sets: the model of the agent of this run.
 fn model_key(
     flags: &Flags,
     recorded: Option<&Launch>,
@@ -343,12 +343,12 @@ fn model_key(
     }
 }
 
-/// Returns whether a launch has its prompt from the command line.
+/// Returns whether the prompt of a launch was given on the command line.
 fn is_in_words(launch: &Launch) -> bool {
     matches!(launch.prompt, PromptSource::Text { .. })
 }
 
-/// Returns the prompt: the given text, that of the recorded launch unless a file was named since, or a file.
+/// Returns the prompt: the given text, or the text of the recorded launch unless a file was named since, or the file.
 fn prompt(
     args: &RunArgs,
     recorded: Option<&Launch>,
@@ -381,13 +381,13 @@ pub fn working_dir(workspace: &Workspace, configured: &Path) -> Result<PathBuf, 
 
 /// The last launch of the loop before this run.
 enum Before {
-    /// The loop continues.
+    /// The loop continues with its last launch.
     GoesOn(LoopId, Box<Launch>),
-    /// The loop is complete, and another one begins.
+    /// The loop is complete, and a new one begins.
     Done(Box<Launch>),
 }
 
-/// Lists the flags of a completed loop that do not hold for the next one.
+/// Lists the flags of a completed loop that are not used for the next one.
 fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
     let given = launch.overrides.iter();
     let given = given.filter(|(key, _)| !flags.contains_key(key.as_str()));
@@ -402,7 +402,7 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
     })
 }
 
-/// Returns the launch of the existing loop.
+/// Returns the last launch of the existing loop; `None` if there is no loop.
 fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
     let copies = workspace.copies(working_dir);
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.encryption)? else {
@@ -424,7 +424,7 @@ fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<
 
 /// Explains why a loop is not resumed, and what would be lost.
 fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failure {
-    // Never suggest `--accept-loss` while a runner is alive.
+    // `--accept-loss` is never suggested while a runner is running.
     let is_damage = matches!(&error, StoreError::Damaged { path, .. } if !is_run(path));
     let failure = match error {
         StoreError::File(_) => return error.into(),

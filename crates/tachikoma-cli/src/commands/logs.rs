@@ -14,10 +14,10 @@ use crate::out;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// Characters of a line that are shown; the file has all of it.
+/// Maximum length in bytes of a line that is shown. The transcript has the whole line.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Prints the transcripts of an iteration, all attempts at it.
+/// Prints the transcripts of all attempts at an iteration.
 pub fn logs(workspace: &Workspace, iteration: Option<u32>) -> Result<ExitCode, Failure> {
     let current = workspace.current_loop()?;
     let mut config = workspace
@@ -30,7 +30,7 @@ pub fn logs(workspace: &Workspace, iteration: Option<u32>) -> Result<ExitCode, F
     }
     let dir = current.root.join(config.state_dir);
     let dir = dir.join(current.loop_id.to_string());
-    // An unreadable directory has nothing to show, and the hint names it.
+    // A directory that cannot be read has no files to show. The hint names the directory.
     let mut files = transcripts::list(&dir).unwrap_or_default();
     let wanted = iteration.map(u64::from);
     let wanted = wanted.or_else(|| files.last().map(|file| file.iteration));

@@ -1,4 +1,4 @@
-//! `tachikoma note`: leaves a note for the next sessions, from the agent or the operator.
+//! `tachikoma note`: adds a note for the next sessions, from the agent or the operator.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::control::{answered, ask, live_socket, unreachable_runner};
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// Leaves a note with the live runner.
+/// Sends a note to the running loop.
 pub fn note(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure> {
     let text = said(words)?;
     if text.is_empty() {
@@ -30,11 +30,11 @@ pub fn note(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure
     tell_own_loop(workspace, &ControlRequest::Note { text }, NOTE_HINT)
 }
 
-/// Returns the text of the command line, or standard input if it is `-`.
+/// Returns the text from the command line, or from standard input if it is `-`.
 pub fn said(words: &[String]) -> Result<String, Failure> {
     let text = match words {
         [one] if one == "-" => {
-            // Read at most one byte more than the limit, to detect a note that is too long.
+            // At most one byte more than the limit is read, to detect a note that is too long.
             let mut stdin = std::io::stdin().lock().take(NOTE_BYTES_MAX as u64 + 1);
             let mut text = String::new();
             stdin
@@ -51,7 +51,7 @@ pub fn said(words: &[String]) -> Result<String, Failure> {
 const NOTE_HINT: &str =
     "a note needs a running loop; `tachikoma run` starts one, or continues the last one";
 
-/// Asks the runner of the loop that started the caller, or of the loop here.
+/// Sends a request to the loop that started the caller, or to the loop in this directory.
 pub fn tell_own_loop(
     workspace: &Workspace,
     request: &ControlRequest,
@@ -64,7 +64,7 @@ pub fn tell_own_loop(
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }
 
-/// Finds the loop that started the caller, in any directory; otherwise the loop here.
+/// Finds the loop that started the caller, in any directory; otherwise the loop in this directory.
 fn working_dir(
     workspace: &Workspace,
     no_live_loop: &impl Fn(&std::path::Path) -> Failure,

@@ -12,7 +12,7 @@ use crate::runtime::block_on;
 use crate::trust::{Trust, Untrusted};
 use crate::workspace::Workspace;
 
-/// Sends a message to every target, or to one.
+/// Sends a test message to every target, or to one.
 pub fn test(workspace: &Workspace, number: Option<usize>) -> Result<ExitCode, Failure> {
     let base = Base::trusted(workspace, &Trust::new(workspace, Untrusted::Ask))?;
     let settings = base.loaded.settings;

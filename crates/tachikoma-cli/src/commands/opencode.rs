@@ -29,7 +29,7 @@ pub fn opencode(workspace: &Workspace, command: &OpencodeCommand) -> Result<Exit
     }
 }
 
-/// Returns the directory of the supervisor: this one or one above it.
+/// Returns the directory of the supervisor of this directory or a parent directory.
 fn dir_here(workspace: &Workspace) -> Result<PathBuf, Failure> {
     let below = |dir: &std::path::Path| dir.join(RALPH_DIR).join(DIR);
     let configured = workspace.configured_dir();

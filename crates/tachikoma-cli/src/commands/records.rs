@@ -11,7 +11,7 @@ use crate::failure::chain;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// Reads the records of the loop in `dir` after `after`, and reports those that cannot be read.
+/// Reads the records of the loop in `dir` after `after`, and prints messages about records that cannot be read.
 pub fn read(
     dir: &Path,
     encryption: &Encryption,
@@ -24,7 +24,7 @@ pub fn read(
     Ok(())
 }
 
-/// Does the same, and returns the report.
+/// Reads the records like [`read`], but returns the damage and prints nothing.
 pub fn read_quietly(
     dir: &Path,
     encryption: &Encryption,

@@ -19,7 +19,7 @@ use crate::report::span::span;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// Notes that are printed at most; a loop may have had thousands of launches.
+/// Maximum number of notes that are printed. A loop may have had thousands of launches.
 const NOTES_MAX: usize = 20;
 
 /// Reads the rules of the launches of a loop, and collects notes about them.
@@ -30,7 +30,7 @@ pub struct Launches {
 }
 
 impl Launches {
-    /// Returns the rules by which a launch was run.
+    /// Returns the rules with which a launch was run.
     pub fn recorded(&mut self, launch: &Launch, repository: Option<bool>) -> Rules {
         self.last = Some((launch.clone(), repository));
         match launch_rules::rules(launch, repository, &[]) {
@@ -52,7 +52,7 @@ impl Launches {
         }
     }
 
-    /// Returns the rules by which a launch is replayed.
+    /// Returns the rules with which a launch is replayed.
     fn replayed(
         &mut self,
         launch: &Launch,
@@ -77,7 +77,7 @@ impl Launches {
         }
     }
 
-    /// Prints the notes.
+    /// Prints the collected notes.
     pub fn say(&self) {
         for note in &self.notes {
             out::note(&format!("note: {}", sanitise(note)));
@@ -85,7 +85,7 @@ impl Launches {
     }
 }
 
-/// Reports what could not be read of a journal.
+/// Returns messages about the parts of a journal that could not be read.
 pub fn reach_words(reach: &JournalRead, live: bool) -> Vec<String> {
     let damaged = reach.damaged.iter();
     let mut words: Vec<String> = damaged
@@ -118,10 +118,10 @@ struct Printed<'a> {
     notes: Vec<String>,
 }
 
-/// Replays the loop.
+/// Replays the recorded decisions of the loop with different settings.
 pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let over = settings(&args.set)?;
-    // Report faults of the settings before anything is read.
+    // Errors in the settings are reported before the journal is read.
     launch_rules::rules(&Launch::default(), None, &over)?;
     let current = workspace.named_loop(args.loop_id.as_deref())?;
     let mut launches = Launches::default();
@@ -232,7 +232,7 @@ fn notes(
     Ok(())
 }
 
-/// Explains why a setting has no influence on the replay.
+/// Explains why a setting has no effect on the replay; `None` if it has one.
 fn decides_nothing(key: &str) -> Option<&'static str> {
     match key {
         "stop_conditions.completion_promise" => {

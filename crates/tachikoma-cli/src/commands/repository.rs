@@ -1,4 +1,4 @@
-//! Checks at the start of a run what git will be used for.
+//! Checks the git repository at the start of a run.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub struct Repository {
 
 impl Repository {
     /// Reads the repository of a working directory, if git is to commit there. `inputs` are the files that the user edits to
-    /// steer the loop: their changes do not prevent a start, and the loop does not commit them.
+    /// control the loop: their changes do not prevent a start, and the loop does not commit them.
     pub fn of(config: &LoopConfig, inputs: &[PathBuf]) -> Self {
         let commits = config.settings.git.auto_commit;
         let search_path = config.search_path.as_deref();
@@ -35,8 +35,8 @@ impl Repository {
         Self { standing, commits }
     }
 
-    /// Refuses a run in an incomplete work tree, one in which commits are impossible, or one with changes of which
-    /// the first commit could not know the owner.
+    /// Refuses a run in an incomplete work tree, in one in which commits are impossible, or in one with uncommitted changes that
+    /// the first commit could not attribute to an owner.
     pub fn check(&self, first: bool, allow_dirty: bool) -> Result<(), Failure> {
         if let Ok(RepositoryState {
             half_restored: Some(mark),
@@ -61,7 +61,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Warns of another loop in the same repository, and of commits on no branch.
+    /// Warns about another loop in the same repository, and about commits without a branch.
     pub fn warn(&self, working_dir: &Path) {
         if self.commits
             && self
@@ -88,7 +88,7 @@ impl Repository {
         }
     }
 
-    /// Describes what git will be used for.
+    /// Describes how the run will use git.
     pub fn purpose(&self) -> String {
         const KEEPS: &str = "git stores a snapshot of the work tree before each iteration";
         match &self.standing {

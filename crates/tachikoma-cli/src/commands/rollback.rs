@@ -1,4 +1,4 @@
-//! `tachikoma rollback`: restores the work tree from before an iteration. The current work tree is kept first.
+//! `tachikoma rollback`: restores the work tree from before an iteration. The current work tree is saved first.
 
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             "this replaces files in the work tree, and there is no terminal to ask for confirmation",
         ));
     }
-    // The lock prevents that a loop starts meanwhile.
+    // The lock prevents a loop from starting meanwhile.
     let lock = runtime()?.block_on(offline::alone(&current.working_dir))?;
     let repository = found.repository.clone();
     let cancel = CancelToken::new();
@@ -66,7 +66,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     // The survey records which changes belong to the user, so that the loop commits only the rollback.
     let tracker = is_archived(&current.dir).then_some(None);
     let mut tracker = tracker.unwrap_or_else(|| found.tracker(workspace, &rules, &lock));
-    // Signals are blocked until the work tree is complete.
+    // Signals are blocked until the work tree is completely restored.
     let _whole = Deferred::new()
         .map_err(|error| Failure::new(format!("signals cannot be blocked: {error}")))?;
     let moment = git_snapshots::next_rollback(&found.kept);
@@ -87,7 +87,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             ));
         }
     };
-    // After a killed rollback, the tree from before it is kept. A partially restored tree is never stored as a target.
+    // After a killed rollback, the snapshot from before it is kept. A partially restored work tree is never saved as a target.
     if let Some(stale) = RollbackBackup::left_behind(&current.dir, args.to) {
         stale.remove();
     }
@@ -112,7 +112,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             chain(&error)
         ));
     }
-    // The next session has to know that work was removed.
+    // A note tells the next session that work was removed.
     tell("rolled");
     out::line(&format!(
         "the work tree is restored to its state {to}; branch, commits and index are unchanged"

@@ -34,11 +34,11 @@ use crate::signals::{Signals, Terminal};
 use crate::trust::{Trust, Untrusted};
 use crate::workspace::Workspace;
 
-/// Runs the loop, or shows what would be run.
+/// Runs the loop, or shows how it would run.
 pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     let runs_here = !args.detach && !args.dry_run;
     if runs_here {
-        // Before the passphrase is used, because checking it takes a second.
+        // The passphrase is removed from the environment before it is used, because checking it takes a second.
         secrets::shed_passphrase()?;
     }
     let trust = Trust::new(workspace, untrusted(args));
@@ -48,7 +48,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
         runtime()?.block_on(offline::settle(&base.working_dir))?;
     }
     let plan = plan(workspace, args, &trust, base)?;
-    // The background process plans the run again, and prints its notes.
+    // The foreground process prints no notes: the background process plans the run again and prints them.
     if args.detach && !args.dry_run {
         return detach::detach("tachikoma status");
     }
@@ -81,7 +81,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     repository.warn(&plan.config.working_dir);
     warn_not_built(&plan.loaded);
     let (style, terminal) = match (args.detached, args.json, args.quiet) {
-        // The foreground process reads only one line.
+        // A background process prints nothing, because the foreground process only reads one line.
         (true, _, _) => (Style::Quiet, Terminal::Detached),
         (false, true, _) => (Style::Json, Terminal::Foreground),
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
@@ -102,7 +102,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     ended
 }
 
-/// Refuses to use the state of a loop that git tracks: a clone or a pull may have brought it.
+/// Refuses to use the state of a loop that git tracks: it may come from a clone or a pull.
 fn refuse_tracked_state(workspace: &Workspace, working_dir: &Path) -> Result<(), Failure> {
     let search_path = workspace.search_path();
     let Some(path) = tracked::state_file(working_dir, search_path.as_deref()) else {
@@ -115,7 +115,7 @@ fn refuse_tracked_state(workspace: &Workspace, working_dir: &Path) -> Result<(),
     ))
 }
 
-/// Returns what to do about programs and permissions that the user has not agreed to.
+/// Returns how to handle programs and permissions that the user has not agreed to.
 fn untrusted(args: &RunArgs) -> Untrusted {
     match (args.trust, args.dry_run) {
         (true, _) => Untrusted::Accept,
@@ -124,7 +124,7 @@ fn untrusted(args: &RunArgs) -> Untrusted {
     }
 }
 
-/// Returns a reader that plans the settings again for a reload. `--new` has no effect on it.
+/// Returns a function that reads the settings again for a reload. It ignores `--new`.
 fn reader(workspace: &Workspace, args: &RunArgs, trust: &Trust) -> SettingsReader {
     let workspace = workspace.clone();
     let args = args.clone();
@@ -148,8 +148,8 @@ fn not_inside_an_agent() -> Result<(), Failure> {
     ) else {
         return Ok(());
     };
-    // Gates, hooks and stop scripts have an iteration and no attempt, and end with them. Agents have both, or
-    // neither if their process lives for a whole session.
+    // Gates, hooks and stop scripts have the variable of an iteration but not of an attempt. Agents have both, or
+    // neither if their process runs for a whole session.
     let is_set = |name: &str| std::env::var_os(name).is_some();
     if is_set("TACHIKOMA_ITERATION") && !is_set("TACHIKOMA_ATTEMPT") {
         return Ok(());
@@ -185,9 +185,9 @@ pub async fn run_here(
     let handle = runner.handle();
     let state = runner.state();
     let dir = layout::loop_dir(&config.store_root(state.loop_id), state.loop_id);
-    // Kept until the reporter has read it.
+    // The temporary files are kept until the reporter has read them.
     let temporary = runner.temporary();
-    // The journal of a new loop has a first record already.
+    // The journal of a new loop already has a first record.
     let seen = match runner.found() {
         FoundLoop::Nothing => Seq(0),
         FoundLoop::Interrupted { .. } | FoundLoop::Ended { .. } => runner.found_up_to(),
@@ -201,7 +201,7 @@ pub async fn run_here(
         (seen, state.seq),
         lines,
     );
-    // Before anything runs, so that no signal is missed.
+    // Signals are listened to before anything runs, so that none is missed.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let watcher = signals.watch(handle.clone(), reporter.clone(), terminal);
@@ -288,11 +288,11 @@ fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
     std::iter::once(first).chain(remedies).collect()
 }
 
-/// Hint after the end of a loop with temporary state.
+/// Hint after the end of a loop that is not stored.
 const NOT_KEPT: &str =
     "this loop is not saved (`state.enabled = false`); `tachikoma run` starts a new one";
 
-/// Prints what was found and what follows. Recorded events are part of the report for people.
+/// Prints which loop was found and what happens next. In the report for people, recorded events show this.
 fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
     let (state, origin) = (runner.state(), runner.origin());
     let limit = config.settings.max_iterations;
@@ -320,7 +320,7 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
     }
 }
 
-/// Returns a hint for an outcome other than done.
+/// Returns a hint for an outcome other than completion; `None` if there is none.
 fn next_step(outcome: &Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::LimitReached { .. } => {
@@ -351,7 +351,7 @@ fn exit_code(outcome: &Outcome) -> u8 {
     }
 }
 
-/// Prints the conditions before the first iteration.
+/// Prints the settings of the run before the first iteration.
 fn introduce(config: &LoopConfig, agent: &Agent) {
     out::tell(&format!(
         "tachikoma {}: {}",
@@ -397,7 +397,7 @@ fn limits_text(settings: &Settings) -> String {
     }
 }
 
-/// Describes who may claim completion, and what has to prove it.
+/// Describes who may claim completion and how it is proven.
 fn completion_text(settings: &Settings) -> String {
     let conditions = &settings.stop_conditions;
     let promise = &conditions.completion_promise;
@@ -437,7 +437,7 @@ fn completion_text(settings: &Settings) -> String {
     }
 }
 
-/// Describes what an agent with safe permission may do.
+/// Describes the permission `safe` of an agent.
 const SAFE: &str = "permission safe: it may change files in the work tree, the rest is denied";
 
 fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
@@ -475,7 +475,7 @@ fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
     }
 }
 
-/// Lists the commands that `allow` adds to safe permission.
+/// Lists the commands that `allow` adds to the permission `safe`.
 fn allowed(own: &AgentSettings) -> String {
     match (own.permission, own.allow.as_slice()) {
         (Permission::Bypass, _) | (_, []) => String::new(),
@@ -506,7 +506,7 @@ fn dry_run(plan: &Plan, agent: &Agent, repository: &Repository) {
     }
 }
 
-/// Describes how the agent is started. Values of variables may be secrets: only those of the adapter are shown.
+/// Describes how the agent is started. Values of environment variables may be secrets, so only those set by the adapter are shown.
 fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
     let plan = agent.plan(&Turn {
         budget_usd,

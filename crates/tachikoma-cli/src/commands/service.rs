@@ -11,7 +11,7 @@ use crate::out;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// Characters of the directory's name in the name of its unit, for people.
+/// Maximum length of the part of a unit's name that is taken from the directory's name.
 const LETTERS_MAX: usize = 24;
 
 /// Prints the unit for this directory.
@@ -30,7 +30,7 @@ pub fn print(workspace: &Workspace, kind: ServiceKind) -> Result<ExitCode, Failu
         let file = workspace.directory.join(file);
         variables.push(("TACHIKOMA_CONFIG", file.to_string_lossy().into_owned()));
     }
-    // A line break would end the line of the unit, and the rest would be another setting.
+    // Line breaks are rejected: the rest of the text would become another setting of the unit.
     let texts = [&program.to_string_lossy(), &dir.to_string_lossy()].map(ToString::to_string);
     let texts = texts
         .into_iter()
@@ -63,12 +63,12 @@ pub fn print(workspace: &Workspace, kind: ServiceKind) -> Result<ExitCode, Failu
 struct Unit<'a> {
     program: &'a str,
     dir: &'a str,
-    /// For this directory alone: each has its own server.
+    /// Name of the unit. It is unique for this directory, because each directory has its own server.
     name: String,
     variables: Vec<(&'static str, String)>,
 }
 
-/// Names the unit of a directory: by its last part for people, and by a hash of the path.
+/// Returns the name of the unit for a directory: the last part of the path, and a hash of the whole path.
 fn name(dir: &Path) -> String {
     let last = dir.file_name().unwrap_or_default().to_string_lossy();
     let letters = last.chars().take(LETTERS_MAX);
@@ -78,7 +78,7 @@ fn name(dir: &Path) -> String {
             _ => '-',
         })
         .collect();
-    // FNV-1a, written out, because the name must stay the same in every version.
+    // The hash is FNV-1a, implemented here because the name must be the same in every version.
     let bytes = dir.as_os_str().as_encoded_bytes().iter();
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

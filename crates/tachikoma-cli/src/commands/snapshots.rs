@@ -1,4 +1,4 @@
-//! Shared by `diff` and `rollback`: finds a loop and its snapshots in git, and runs git on the terminal.
+//! Shared by `diff` and `rollback`: finds a loop and its snapshots in git, and runs git in the terminal.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,20 +19,20 @@ use crate::failure::{Failure, chain};
 use crate::out;
 use crate::workspace::{Current, Workspace};
 
-/// A loop with its snapshots.
+/// A loop with its git snapshots.
 #[derive(Debug)]
 pub struct LoopSnapshots {
-    /// The loop.
+    /// The loop and its directories.
     pub current: Current,
-    /// Its repository.
+    /// The git repository of the loop.
     pub repository: Repository,
-    /// Its snapshots in git.
+    /// The git snapshots of the loop.
     pub kept: Vec<KeptSnapshot>,
-    /// The last iteration.
+    /// Number of the last iteration.
     pub last: u32,
-    /// Whether changes since the last survey belong to the loop.
+    /// Whether changes since the last survey were made by the loop.
     needs_survey: bool,
-    /// The time of its last record.
+    /// Time of the last record of the loop.
     until: Timestamp,
 }
 
@@ -57,7 +57,7 @@ pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapsho
         repository,
         kept,
         last: found.state.iteration,
-        // A runner that died in an iteration has not recorded it yet.
+        // A runner that died during an iteration has not recorded the survey of that iteration.
         needs_survey: found.state.needs_survey()
             || matches!(found.state.phase, Phase::Working { .. }),
         until: found.state.time,
@@ -136,7 +136,7 @@ impl LoopSnapshots {
         }
     }
 
-    /// Checks that an iteration was begun.
+    /// Checks that an iteration exists.
     pub fn check(&self, iteration: u32) -> Result<(), Failure> {
         if iteration <= self.last {
             return Ok(());
@@ -151,17 +151,17 @@ impl LoopSnapshots {
         }))
     }
 
-    /// Returns the protected files, by the configuration of the directory.
+    /// Returns the rules for protected files from the configuration of the directory.
     pub fn rules(&self, workspace: &Workspace) -> Result<Rules, Failure> {
         let dir = &self.current.working_dir;
         let settings = workspace.layers_of(dir)?.load()?.settings;
         let rules = Bounds::of(&settings, dir).rules();
-        // The settings were validated.
+        // This does not fail, because the settings were validated.
         rules.map_err(|error| Failure::usage(error.to_string()))
     }
 
-    /// Surveys the work tree for the loop, before it is changed for the loop. `None` if that is not possible: then
-    /// the changes have no owner.
+    /// Surveys the work tree for the loop before a command changes it. Returns `None` if that is not possible: then
+    /// the changes are not attributed to anyone.
     pub fn tracker(
         &self,
         workspace: &Workspace,
@@ -182,7 +182,7 @@ impl LoopSnapshots {
     }
 }
 
-/// Returns the command for git's `diff` of two trees. The repository can name programs for it, which an agent may have
+/// Returns the command for git's `diff` of two trees. The repository can configure programs for it, which an agent may have
 /// written, so only the operator's own pager is used.
 pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> Command {
     let mut command = git.terminal_command();
@@ -206,10 +206,10 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
     command
 }
 
-/// Returns the pager of the environment and of settings outside of the repository, and when to use it. `None` if git cannot be
-/// asked.
+/// Returns the pager from the environment and from settings outside of the repository, and when to use it. `None` if git cannot be
+/// run.
 fn operators_pager(git: &Git) -> Option<(OsString, String)> {
-    // Run outside of a repository.
+    // Git runs outside of the repository, so that the repository's configuration is not used.
     let elsewhere = git.clone().in_dir(Path::new("/"));
     let setting = |words: &'static str| {
         let answer = elsewhere.command(words).run(&CancelToken::new()).ok()?;

@@ -1,4 +1,4 @@
-//! `tachikoma status`: shows what the loop is doing. Only reads.
+//! `tachikoma status`: shows the current state of the loop. Only reads.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -22,11 +22,11 @@ use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 use crate::zone::local;
 
-/// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has recorded its
-/// state, and the user should not have to wait for an answer.
+/// Timeout for the runner's answer. It answers within milliseconds, even on a busy machine. A runner that is suspended or blocked has
+/// recorded its state, which is shown instead.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Prints the status, also if nothing runs.
+/// Prints the status, even if no loop is running.
 pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let status = find(workspace)?;
     let text = match (&status, json) {
@@ -57,7 +57,7 @@ fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
         });
         match asked {
             Ok(Response::Status { status }) => return Ok(Some(*status)),
-            // The runner has just ended, so its records are complete.
+            // The runner has just ended, so the journal is complete.
             Ok(_) => {}
             Err(error) => {
                 live = !is_refused(&error) && lock::is_held(&working_dir);
@@ -76,7 +76,7 @@ fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
     Ok(Some(Status::of(&found.state, live)))
 }
 
-/// Returns whether no process listens: the runner is dead, and its guard cleans up.
+/// Returns whether no process listens: the runner has ended, and its guard is still cleaning up.
 fn is_refused(error: &ClientError) -> bool {
     matches!(error, ClientError::NotListening { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }
@@ -243,7 +243,7 @@ fn text(status: &Status) -> String {
     text
 }
 
-/// Returns whether a condition is shown: budgets always, counters only above zero.
+/// Returns whether a stop condition is shown: budgets always, counters only above zero.
 fn worth_saying(condition: &ConditionSummary) -> bool {
     let counts = matches!(
         condition.name.as_str(),
@@ -255,7 +255,8 @@ fn worth_saying(condition: &ConditionSummary) -> bool {
     !counts || condition.percent > 0
 }
 
-/// Reports the progress of the latest iterations, if there is any. The distance to the end for lack of progress is shown with the other
+/// Describes the progress of the latest iterations; `None` if there is none. How many iterations without progress are left is shown with the
+/// other
 /// limits.
 fn progress_text(progress: &ProgressSummary) -> Option<String> {
     const SHOWN_MAX: usize = 10;
@@ -315,7 +316,7 @@ fn copies_text(copies: &Uploads) -> String {
     }
 }
 
-/// Describes the state of the loop in one word, and more if its runner is gone.
+/// Returns the state of the loop as one word, with an explanation if its runner has ended unexpectedly.
 pub fn state_text(status: &Status) -> String {
     match (&status.runner, &status.outcome) {
         (None, None) if status.iteration > 0 => {

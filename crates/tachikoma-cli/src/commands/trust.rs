@@ -1,4 +1,4 @@
-//! `tachikoma trust`: agrees to the programs and permissions of the configuration here, and to the loop here.
+//! `tachikoma trust`: records that the user trusts the programs and permissions of the configuration, and the loop, in this directory.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -58,17 +58,17 @@ fn configuration(trust: &Trust, working_dir: &Path, loaded: &Loaded) -> Result<b
     Ok(true)
 }
 
-/// A loop that was adopted.
+/// A loop that the user now trusts.
 #[derive(Debug)]
 pub struct Adopted {
     pub loop_id: LoopId,
-    /// The programs and permissions of its launch, one per line.
+    /// The programs and permissions of the loop's launch, one per line.
     pub lines: Vec<String>,
-    /// Whether it was unknown before.
+    /// Whether the user did not trust the loop before.
     pub is_new: bool,
 }
 
-/// Agrees to the current loop of a working directory, with the programs of its launch; `None` if there is no readable loop.
+/// Records that the user trusts the current loop of a working directory, with the programs of its launch; `None` if there is no readable loop.
 pub fn adopt(
     workspace: &Workspace,
     trust: &Trust,

@@ -1,4 +1,4 @@
-//! A prompt that the operator edits. A draft that was not used is kept: the next edit begins with it.
+//! A prompt that the operator edits. A draft that was not used is kept, and the next edit starts with it.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use tachikoma_loop_runner::prompt;
 
 use super::foreground_program;
 
-/// The file of the draft, in a directory of the user.
+/// The file with the draft, in a directory of the user.
 #[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
-    /// Whether it has text that was not used.
+    /// Whether the file has a text that was not used yet.
     kept: bool,
 }
 
@@ -27,7 +27,7 @@ impl Draft {
         &self.path
     }
 
-    /// Edits the prompt, or the draft. Returns why there is none.
+    /// Opens an editor with the prompt, or with an unused draft. The error says why there is no edited prompt.
     pub fn edit(&mut self, prompt: &PromptSource, working_dir: &Path) -> Result<(), String> {
         let before = prompt::read(prompt, working_dir).unwrap_or_default();
         let no = |error: std::io::Error| format!("no draft {}: {error}", self.path.display());
@@ -48,7 +48,7 @@ impl Draft {
             .map_err(|error| format!("`{shown}`: {error}"))?;
         let after = std::fs::read_to_string(&self.path).map_err(no)?;
         let empty = after.trim().is_empty();
-        // An editor that was killed may have saved more beside it.
+        // A killed editor may have saved its text in another file.
         let ended = status.signal().is_some();
         self.kept = !empty && (ended || after != before);
         if !status.success() {
@@ -65,7 +65,7 @@ impl Draft {
         }
     }
 
-    /// The draft was used.
+    /// Notes that the draft was used.
     pub fn used(&mut self) {
         self.kept = false;
     }
@@ -79,7 +79,7 @@ impl Drop for Draft {
     }
 }
 
-/// Writes a file that only the user can read. Never overwrites or follows a file of others; only an earlier draft is removed.
+/// Writes a file that only the user can read. Never overwrites or follows files of other users. Only an earlier draft is replaced.
 fn write_draft(path: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;

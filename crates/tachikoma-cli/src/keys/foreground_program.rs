@@ -16,13 +16,13 @@ use tachikoma_loop_runner::process::{Attended, OperatorProgram, give_terminal};
 
 use super::raw;
 
-/// How often to check whether the terminal is free again.
+/// Interval between checks whether the terminal is free again.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Time for the loop to stop after Ctrl-Z in its editor. Without job control nothing stops.
+/// How long to wait until the loop is suspended after Ctrl-Z in its editor. Without job control it is not suspended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The program that has the terminal.
+/// Process id of the program that has the terminal; `None` if there is none.
 static RUNNING: Mutex<Option<Pid>> = Mutex::new(None);
 
 fn running() -> MutexGuard<'static, Option<Pid>> {
@@ -32,20 +32,20 @@ fn running() -> MutexGuard<'static, Option<Pid>> {
 /// Whether a program that has the terminal may control the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Yes: its requests count as those of the operator.
+    /// The program may control the loop: its requests count as those of the operator.
     Operator,
-    /// No: the repository names the program, so the agent may have chosen it.
+    /// The program may not control the loop: the repository configures it, so the agent may have chosen it.
     Refused,
 }
 
-/// Runs a program that has the terminal for itself. Restores the terminal in any case.
+/// Runs a program in the foreground of the terminal. The terminal is restored in any case.
 pub fn run(command: &mut Command, control: Control) -> io::Result<ExitStatus> {
     raw::release();
     let loan = TerminalLoan {
         modes: tcgetattr(stdin()).ok(),
     };
     command.process_group(0);
-    // Registered until it has ended.
+    // The program is registered as the operator's until it has ended.
     let operators;
     let attended;
     let pid = match control {
@@ -76,7 +76,7 @@ pub fn run(command: &mut Command, control: Control) -> io::Result<ExitStatus> {
     }
 }
 
-/// At the end of the program: ends the program that has the terminal, so that it does not get the shell's keys. Returns whether there was one.
+/// Ends the program that has the terminal when this program ends, so that it does not read the shell's input. Returns whether there was one.
 pub fn end() -> bool {
     let guest = running().take();
     if let Some(pid) = guest {
@@ -86,20 +86,20 @@ pub fn end() -> bool {
     guest.is_some()
 }
 
-/// A terminal that a shell has by now is not taken back.
+/// Takes the terminal back from a program. Does nothing if a shell has the terminal by now.
 fn take_from(guest: Pid) -> bool {
     tcgetpgrp(stdin()).is_ok_and(|group| group == guest)
         && give_terminal(stdin(), getpgrp()).is_ok()
 }
 
-/// A program that reads before it has the terminal is stopped by the kernel, and continues now.
+/// Gives the terminal to a program. If it tried to read before, the kernel suspended it, so it is continued now.
 fn hand_over(pid: Pid) {
     *running() = Some(pid);
     let _ = give_terminal(stdin(), pid);
     let _ = kill_process_group(pid, Signal::CONT);
 }
 
-/// Ctrl-Z in the editor stops the loop too, because the shell wants its terminal. Returns when the terminal is free again.
+/// Suspends the loop after Ctrl-Z in the editor, because the shell needs the terminal. Returns when the terminal is free again.
 fn stop_with_it() {
     let before = raw::times_reclaimed();
     let _ = kill_process(getpid(), Signal::TSTP);
@@ -107,21 +107,21 @@ fn stop_with_it() {
     while raw::times_reclaimed() == before && asked.elapsed() < STOP_TIMEOUT {
         std::thread::sleep(POLL_INTERVAL);
     }
-    // In the background it waits for `fg`.
+    // After `bg`, the loop waits here until `fg`.
     while !raw::is_ours() {
         std::thread::sleep(POLL_INTERVAL);
     }
     raw::release();
 }
 
-/// The terminal, while another program has it.
+/// Restores the terminal after another program had it.
 struct TerminalLoan {
-    /// The mode before.
+    /// Terminal mode before the other program started; `None` if it is unknown.
     modes: Option<Termios>,
 }
 
 impl TerminalLoan {
-    /// The loop continues meanwhile: its output must not stop it, even if the terminal stops background writers.
+    /// Lets the loop write while another program has the terminal, even if the terminal is set to suspend background writers.
     fn allow_writing(&self) {
         if let Some(modes) = &self.modes
             && modes.local_modes.contains(LocalModes::TOSTOP)
@@ -134,7 +134,7 @@ impl TerminalLoan {
 
     fn return_terminal(&self) {
         let taken = running().take().is_some_and(take_from);
-        // A program that is killed does not restore the terminal.
+        // The mode is restored, because a killed program does not restore it.
         if let Some(modes) = self.modes.as_ref().filter(|_| taken) {
             let _ = tcsetattr(stdin(), OptionalActions::Now, modes);
         }

@@ -1,4 +1,4 @@
-//! A terminal in single-key mode. Every exit of this program calls [`restore`].
+//! Single-key mode of a terminal. Every exit of this program calls [`restore`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,13 +9,13 @@ use rustix::termios::{
     tcgetpgrp, tcsetattr,
 };
 
-/// The state of the terminal.
+/// The state of this program's terminal.
 struct Known {
-    /// The mode before single keys; `None` while it is unchanged.
+    /// Terminal mode before single-key mode; `None` while the mode is unchanged.
     before: Option<Termios>,
-    /// Another program has it: a shell while we are stopped, an editor, a pager.
+    /// Whether another program has the terminal: the shell while this process is suspended, an editor, or a pager.
     is_released: bool,
-    /// How often the terminal was reclaimed.
+    /// Number of calls of [`reclaim`].
     times_reclaimed: u32,
 }
 
@@ -26,12 +26,12 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
 });
 
 fn known() -> MutexGuard<'static, Known> {
-    // The state is valid after a panic too.
+    // The state is valid even if a thread panicked while it held the lock.
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Switches the terminal to single keys. Returns whether keys can be read: not while another program has it, and not in
-/// the background, where reading would stop this process.
+/// Switches the terminal to single-key mode. Returns whether keys can be read: not while another program has the terminal, and not in
+/// the background, where reading would suspend this process.
 pub fn enter() -> bool {
     let mut known = known();
     if known.is_released || !is_ours() {
@@ -44,12 +44,12 @@ pub fn enter() -> bool {
         return false;
     };
     let mut raw = before.clone();
-    // Ctrl-C and Ctrl-Z stay signals.
+    // Ctrl-C and Ctrl-Z still send signals.
     raw.local_modes
         .remove(LocalModes::ICANON | LocalModes::ECHO);
     raw.special_codes[SpecialCodeIndex::VMIN] = 1;
     raw.special_codes[SpecialCodeIndex::VTIME] = 0;
-    // Input from before the question is not an answer.
+    // Input that was typed before the question is discarded, because it is not an answer.
     let flushed = tcflush(stdin(), QueueSelector::IFlush);
     let entered = flushed.and_then(|()| tcsetattr(stdin(), OptionalActions::Now, &raw));
     if entered.is_ok() {
@@ -58,31 +58,31 @@ pub fn enter() -> bool {
     entered.is_ok()
 }
 
-/// Restores the terminal.
+/// Restores the mode that the terminal had before single-key mode.
 pub fn restore() {
     known().give_back();
 }
 
-/// Restores the terminal until [`reclaim`].
+/// Restores the terminal, and keeps it unchanged until [`reclaim`].
 pub fn release() {
     let mut known = known();
     known.is_released = true;
     known.give_back();
 }
 
-/// Ends [`release`].
+/// Allows single-key mode again after [`release`].
 pub fn reclaim() {
     let mut known = known();
     known.is_released = false;
     known.times_reclaimed = known.times_reclaimed.wrapping_add(1);
 }
 
-/// Returns how often the terminal was reclaimed.
+/// Returns how often [`reclaim`] was called.
 pub fn times_reclaimed() -> u32 {
     known().times_reclaimed
 }
 
-/// Makes a panic restore the terminal.
+/// Installs a panic hook that restores the terminal.
 pub fn restore_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -96,7 +96,7 @@ impl Known {
         if let Some(before) = self.before.take()
             && is_ours()
         {
-            // A terminal that is gone needs nothing.
+            // The call fails if the terminal was closed, which does not matter.
             let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
         }
     }
@@ -117,14 +117,14 @@ mod tests {
 
     use super::*;
 
-    /// Set in the environment of this test where it is the program at the terminal.
+    /// Environment variable that is set when this test runs itself as the program in the terminal.
     const INSIDE: &str = "RAW_TERMINAL_TEST_INSIDE";
 
     #[test]
     fn a_panic_restores_the_terminal() {
         if std::env::var_os(INSIDE).is_some() {
             restore_on_panic();
-            assert!(enter(), "it gives keys");
+            assert!(enter(), "single-key mode is on");
             let modes = tcgetattr(stdin()).unwrap().local_modes;
             assert!(!modes.intersects(LocalModes::ICANON | LocalModes::ECHO));
             std::fs::write(std::env::var_os(INSIDE).unwrap(), "").unwrap();

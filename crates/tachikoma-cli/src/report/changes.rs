@@ -4,13 +4,13 @@ use tachikoma_core::Change;
 
 use crate::sanitise::sanitise;
 
-/// Limit of changed settings that are named.
+/// Maximum number of changed settings that are listed.
 const CHANGES_MAX: usize = 8;
 
-/// Characters of a value that are shown: a program can have a script as an argument.
+/// Maximum number of characters of a value that are shown. A program can have a script as an argument.
 const CHANGE_CHARS_MAX: usize = 60;
 
-/// Returns a line for each changed setting; only the first of many.
+/// Returns a line for each changed setting, at most [`CHANGES_MAX`].
 pub fn changes_of(changes: &[Change]) -> Vec<String> {
     let value = |value: &Option<String>| {
         let text = value.as_deref().map(sanitise);

@@ -11,7 +11,7 @@ use tachikoma_core::{
 use super::span::span;
 use crate::sanitise::sanitise;
 
-/// Names a check that begins, if it can take a while.
+/// Returns a line about a check that starts, if it may take a while.
 pub fn started(check: &Check) -> Vec<String> {
     match &check.stage {
         CheckStage::Asking => Vec::new(),
@@ -26,7 +26,7 @@ pub fn started(check: &Check) -> Vec<String> {
     }
 }
 
-/// Reports the answers of stop scripts, except to continue. Their errors are separate warnings.
+/// Reports the answers of stop scripts, except the answer to continue. Errors of scripts are separate warnings.
 pub fn answered(answers: &Answers) -> Vec<String> {
     let said = answers.scripts.iter().filter_map(|script| {
         let name = sanitise(&script.name);
@@ -39,7 +39,7 @@ pub fn answered(answers: &Answers) -> Vec<String> {
     said.collect()
 }
 
-/// Reports the result of each gate. A failure before the first iteration changes nothing, and may show a broken gate.
+/// Reports the result of each gate. A failure before the first iteration has no effect on the loop, but may show that a gate is broken.
 pub fn gates(iteration: u32, results: &[GateResult]) -> Vec<String> {
     let when = match iteration {
         0 => "before the first iteration: ",
@@ -58,7 +58,7 @@ pub fn gates(iteration: u32, results: &[GateResult]) -> Vec<String> {
     said.collect()
 }
 
-/// Names the iteration after which gates ran.
+/// Returns after which iteration gates ran, as text.
 pub fn at_iteration(iteration: u32) -> String {
     match iteration {
         0 => "before the first iteration".to_owned(),
@@ -66,12 +66,12 @@ pub fn at_iteration(iteration: u32) -> String {
     }
 }
 
-/// Reports the results of the tests, and the changes.
+/// Reports the test results, and how they changed.
 pub fn tests(report: &TestsReport) -> String {
     format!("tests: {}", tests_words(report))
 }
 
-/// Returns the same for `status`.
+/// Describes the test results for `status`.
 pub fn tests_words(report: &TestsReport) -> String {
     let mut said = format!("{} passed, {} failed", report.passed, report.failed);
     if report.skipped > 0 {
@@ -89,7 +89,7 @@ pub fn tests_words(report: &TestsReport) -> String {
     said
 }
 
-/// Names the first of them, and counts the rest.
+/// Lists the first names, and counts the rest.
 fn some(names: &[String]) -> String {
     const NAMED_MAX: usize = 3;
     let named = names.get(..NAMED_MAX.min(names.len())).unwrap_or(&[]);
@@ -100,7 +100,7 @@ fn some(names: &[String]) -> String {
     said
 }
 
-/// Explains why a claim is refused.
+/// Explains why a claim of completion is refused.
 pub fn refused(refusal: &Refusal) -> String {
     let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
     let claims = claims.join(", ");
@@ -108,12 +108,12 @@ pub fn refused(refusal: &Refusal) -> String {
     let why = sanitise(&why);
     match refusal.confirmed {
         0 => format!("the claim of completion is rejected ({claims}): {why}"),
-        // No check rejected the claim.
+        // No check rejected the claim, so it only needs confirmation.
         _ => format!("completion has to be confirmed ({claims}): {why}"),
     }
 }
 
-/// Returns the lines for `status`: names with their text.
+/// Returns labels and texts about completion for `status`.
 pub fn summary(known: &CompletionSummary) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     match &known.checking {

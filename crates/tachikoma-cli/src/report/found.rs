@@ -1,4 +1,4 @@
-//! The report at the start of a resumed loop: what was found, and what happens next.
+//! The report at the start of a resumed loop: which loop was found, and what happens next.
 
 use tachikoma_core::{Phase, State};
 use tachikoma_loop_runner::store::recover::Source;
@@ -6,8 +6,8 @@ use tachikoma_loop_runner::{FoundLoop, StateOrigin};
 
 use crate::sanitise::sanitise;
 
-/// Reports which loop is resumed, and how; empty for a new loop. `limit` is the limit of iterations, 0
-/// for no limit.
+/// Reports which loop is resumed, and how. Empty for a new loop. `limit` is the maximum number of iterations; 0
+/// means no limit.
 pub fn resuming(
     found: &FoundLoop,
     state: &State,
@@ -91,7 +91,7 @@ fn origin_text(origin: &StateOrigin) -> String {
     }
 }
 
-/// Reports that an attempt was cut off, and why.
+/// Reports that an attempt was interrupted and will be repeated, and why.
 pub fn cut(iteration: u32, attempt: u32, reason: Option<&str>) -> String {
     let cut = format!("iteration {iteration}, attempt {attempt}, was cut");
     match reason {

@@ -1,4 +1,4 @@
-//! Records as lines for people.
+//! Formats records as lines for people.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::keys;
 use crate::sanitise::sanitise;
 use crate::zone::local;
 
-/// Text for a paused loop.
+/// Line for a paused loop.
 const PAUSED: &str = "paused; `tachikoma resume` continues";
 
-/// Turns records into lines for a person, in their order.
+/// Formats records as lines for a person, in order.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// The reading of an answer that was still being written.
+    /// The last context reading of an answer that was not finished; `None` if there is none.
     open: Option<Context>,
     redline_tokens: Option<u64>,
-    /// Whether the stdin of the agent was closed, so that its end is expected.
+    /// Whether the agent's stdin was closed, so that the agent is expected to end.
     let_go: bool,
     /// Whether questions can be answered with keys at this terminal.
     keys: bool,
 }
 
 impl Lines {
-    /// Returns the lines of a loop. `redline` is the number of tokens at which the session is replaced, if known.
+    /// Returns a formatter. `redline_tokens` is the number of tokens at which the session is replaced; `None` if unknown.
     pub fn beginning_at(redline_tokens: Option<u64>) -> Self {
         Self {
             redline_tokens,
@@ -38,7 +38,7 @@ impl Lines {
         }
     }
 
-    /// Sets whether keys answer questions.
+    /// Sets whether questions can be answered with keys.
     pub fn with_keys(self, keys: bool) -> Self {
         Self { keys, ..self }
     }
@@ -47,7 +47,7 @@ impl Lines {
     pub fn of(&mut self, record: &Record) -> Vec<String> {
         let mut said = Vec::new();
         match &record.event {
-            // The reading at the end of an answer counts.
+            // Only the reading at the end of an answer is shown.
             LoopEvent::ContextMeasured {
                 context,
                 answering,
@@ -107,7 +107,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::Paused { .. } => PAUSED.to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
         LoopEvent::StopRequested { stop, .. } => match stop {
-            // The condition itself was reported before.
+            // The spent budget was already reported.
             Stop::Budget { .. } => return Vec::new(),
             Stop::Operator
             | Stop::Signal { .. }
@@ -303,13 +303,13 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::Completed { outcome, stats }
         | LoopEvent::Stopped { outcome, stats, .. }
         | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
-        // The other events have no line. The end of the loop reports the progress, and `history` that of each iteration.
+        // Other events have no line. Progress is reported at the end of the loop, and by `history` for each iteration.
         _ => return Vec::new(),
     };
     vec![line]
 }
 
-/// Reports a commit, or why there is none. Changes alone are not reported.
+/// Reports a commit, or why there is none. Changes without a commit are not reported.
 fn kept_lines(kept: &AutocommitResult) -> Vec<String> {
     let committed = kept.commit.as_ref();
     let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
@@ -318,7 +318,7 @@ fn kept_lines(kept: &AutocommitResult) -> Vec<String> {
     committed.into_iter().chain(error).collect()
 }
 
-/// Names a denied call and the setting that permits it. Repetitions are reported at the 2nd, 4th, 8th time and so on. Too many different
+/// Reports a denied tool call and the setting that permits it. Repetitions are reported at the 2nd, 4th, 8th time and so on. Too many different
 /// calls are reported once.
 fn denied(denial: &Denial) -> Vec<String> {
     match denial.others {
@@ -344,7 +344,7 @@ fn denied(denial: &Denial) -> Vec<String> {
     )]
 }
 
-/// Names a denied call, with its count.
+/// Returns a denied tool call with its count.
 pub fn denied_call(denial: &Denial) -> String {
     let mut text = sanitise(&denial.name).into_owned();
     if !denial.summary.is_empty() {
@@ -388,7 +388,7 @@ fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
     )
 }
 
-/// Returns the distance to the redline, after other text.
+/// Returns the number of tokens that are left until the redline, to be added to other text.
 pub fn left_to_redline(tokens: u64, redline: u64) -> String {
     match redline.checked_sub(tokens) {
         Some(left @ 1..) => format!("; {left} left to the redline at {redline}"),
@@ -422,7 +422,7 @@ pub fn totals(stats: &LoopStats) -> String {
     parts.push(format!("{work} of work"));
     if stats.cost_microusd > 0 {
         let cost = dollars(Duration::from_micros(stats.cost_microusd).as_secs_f64());
-        // With a subscription this is not paid.
+        // With a subscription the user does not pay this amount, so it is marked as an estimate.
         let guess = if stats.on_subscription { "est. " } else { "" };
         parts.push(format!("{guess}{cost}"));
     }

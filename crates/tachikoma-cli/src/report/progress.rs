@@ -8,10 +8,10 @@ use tachikoma_core::{Context, LoopEvent, OperatorEvent, Record, Timestamp};
 use super::span::span;
 use crate::out::harmless;
 
-/// The width of a terminal that does not report it.
+/// Width that is used if the terminal does not report its width.
 const COLUMNS: usize = 80;
 
-/// Standard output, with a progress line below it if it is a terminal.
+/// Standard output, with a progress line at the bottom if it is a terminal.
 #[derive(Debug)]
 pub struct Screen {
     terminal: bool,
@@ -22,7 +22,7 @@ pub struct Screen {
     iteration: u32,
     session: u32,
     context: Option<f64>,
-    /// The redline in percent.
+    /// The redline in percent; `None` if it is unknown.
     redline: Option<f64>,
     reboot_pending: bool,
 }
@@ -47,7 +47,7 @@ enum Doing {
 }
 
 impl Screen {
-    /// Returns the screen. `progress` is whether a progress line is wanted.
+    /// Creates the screen. `progress` says whether a progress line is wanted.
     pub fn new(progress: bool) -> Self {
         Self {
             terminal: progress && std::io::stdout().is_terminal(),
@@ -68,7 +68,7 @@ impl Screen {
         self.terminal && !self.hidden && self.doing.is_some()
     }
 
-    /// Updates the values of the progress line.
+    /// Updates the values of the progress line from a record.
     pub fn note(&mut self, record: &Record) {
         match &record.event {
             LoopEvent::IterationStarted {
@@ -99,7 +99,7 @@ impl Screen {
                 self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
             }
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
-            // The question itself is shown.
+            // No activity is shown while a question is displayed.
             LoopEvent::Operator(OperatorEvent::Asked(_)) => self.doing = None,
             LoopEvent::AutocommitStarted(keep) => {
                 let since = Instant::now();
@@ -133,7 +133,7 @@ impl Screen {
         }
     }
 
-    /// Removes the progress line until [`Screen::show`]; other output does not bring it back.
+    /// Removes the progress line until [`Screen::show`]. Other output does not show it again.
     pub fn hide(&mut self) {
         self.hidden = true;
         self.clear();
@@ -158,7 +158,7 @@ impl Screen {
             .ok()
             .filter(|columns| *columns > 0)
             .unwrap_or(COLUMNS);
-        // One column less: some terminals wrap after the last one.
+        // The line is one column shorter than the terminal, because some terminals wrap after the last column.
         let shown: String = text.chars().take(columns - 1).collect();
         self.write(&format!("\r\u{1b}[2K\u{1b}[2m{shown}\u{1b}[0m"));
         self.drawn = true;
@@ -190,7 +190,7 @@ impl Screen {
         } else {
             ""
         };
-        // No iteration has begun, as far as this screen knows.
+        // Before the first iteration that this screen has seen, only the activity is shown.
         if self.iteration == 0 {
             return Some(doing);
         }
@@ -205,7 +205,7 @@ impl Screen {
             return;
         }
         let mut out = std::io::stdout().lock();
-        // The reader is gone: the loop continues.
+        // If the output was closed, nothing more is drawn, but the loop continues.
         self.broken = out
             .write_all(text.as_bytes())
             .and_then(|()| out.flush())
@@ -213,7 +213,7 @@ impl Screen {
     }
 }
 
-/// Returns whether this process may draw on the terminal: after Ctrl-Z and `bg` a shell has it. A terminal without a
+/// Returns whether this process may draw on the terminal. After Ctrl-Z and `bg` a shell has it. A terminal without a
 /// foreground process can be drawn on.
 fn is_in_foreground() -> bool {
     rustix::termios::tcgetpgrp(std::io::stdout())
@@ -239,7 +239,7 @@ mod tests {
     use tachikoma_core::{Generation, LoopId, RebootReason, Seq, SessionNo};
 
     #[test]
-    fn the_line_shows_the_context_the_redline_and_pending_requests() {
+    fn progress_line_shows_the_context_the_redline_and_pending_requests() {
         let mut screen = Screen::new(true);
         let mut note = |event: LoopEvent| {
             screen.note(&Record {

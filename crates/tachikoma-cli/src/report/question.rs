@@ -1,4 +1,4 @@
-//! Questions to the operator and their answers, as lines for people.
+//! Formats questions to the operator, and the answers, as lines for people.
 
 use tachikoma_core::{AnsweredBy, OperatorEvent, Question, Record};
 
@@ -7,7 +7,7 @@ use super::span::span;
 use crate::keys;
 use crate::sanitise::sanitise;
 
-/// Returns the lines for an event between the loop and its operator. `by_keys` is whether keys answer.
+/// Returns the lines for an event between the loop and its operator. `by_keys` says whether keys answer questions.
 pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<String> {
     let line = match event {
         OperatorEvent::Asked(question) => return asked(record, question, by_keys),
@@ -15,7 +15,7 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
             AnsweredBy::Operator => format!("question {id} is answered: {choice}"),
             AnsweredBy::Default => format!("nobody answered question {id} in time: {choice}"),
         },
-        // The editor has the terminal.
+        // Nothing is printed while an editor has the terminal.
         OperatorEvent::Held { .. } if by_keys => return Vec::new(),
         OperatorEvent::Held { id, until: None } => {
             format!("question {id} waits for what is written")

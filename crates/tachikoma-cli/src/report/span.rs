@@ -1,8 +1,8 @@
-//! Durations for people.
+//! Formats durations for people.
 
 use std::time::Duration;
 
-/// Returns a duration with the precision that a person needs: `3.2 s`, `45 s`, `12 min`, `2.5 h`.
+/// Formats a duration with the precision that a person needs: `3.2 s`, `45 s`, `12 min`, `2.5 h`.
 pub fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

@@ -1,4 +1,4 @@
-//! Tests with a directory as a store. The tests of the binary use a server.
+//! Tests with a directory as a store. Tests of the program use a server.
 
 use std::io::{Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;

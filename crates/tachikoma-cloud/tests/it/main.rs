@@ -1,5 +1,5 @@
 //! Tests with a real S3 server on loopback: objects are created once and never overwritten.
-#![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Seek as _, Write as _};
@@ -39,7 +39,7 @@ impl Place {
         open(&format!("s3://{BUCKET}/a"), &cloud_environment).unwrap()
     }
 
-    /// Returns whether an upload in parts was aborted.
+    /// Returns whether a multipart upload was aborted.
     fn is_taken_back(&self) -> bool {
         let is_abort = |asked: &String| asked.starts_with("DELETE ") && asked.contains("uploadId=");
         self.s3.asked().iter().any(is_abort)
@@ -71,7 +71,7 @@ fn two_uploads_of_one_name_create_one_object() {
             )
         };
         let (first, second) = place.runtime.block_on(put);
-        // The second upload finds the object, or is too early to see it. In both cases there is one complete object.
+        // The second upload finds the object, or starts before the object exists. In both cases there is one complete object.
         first.unwrap();
         second.unwrap();
         assert_eq!(place.s3.objects().len(), 1 + usize::from(size > 1_000));
@@ -101,7 +101,7 @@ fn an_existing_object_is_not_overwritten() {
     }
 }
 
-/// The library completes a multipart upload without a condition; our client adds one.
+/// The library completes a multipart upload without a condition. Tachikoma's HTTP client adds `If-None-Match`.
 #[test]
 fn multipart_upload_is_completed_with_if_none_match() {
     let place = Place::new();
@@ -132,7 +132,7 @@ fn a_canceled_upload_leaves_no_object_and_no_parts() {
     let (mut file, digest) = file_of(&vec![7; PART_BYTES * 3]);
     let store = place.store();
     let put = store.put("large", &mut file, Path::new("here"), &digest);
-    // Before this there is nothing to abort.
+    // The upload has begun when the first part was sent. Before that there is nothing to abort.
     let is_begun = || place.s3.asked().iter().any(|it| it.contains("partNumber="));
     let begun = async {
         while !is_begun() {
@@ -238,7 +238,7 @@ fn a_directory_lists_its_files_and_removes_leftovers() {
     assert_eq!(names, ["mine#12", "y.tar.sha256-01"]);
 }
 
-/// A server that reads each request up to its empty line and writes one answer. Returns its address.
+/// Starts a server that reads each request up to its empty line and writes one answer. Returns the address of the server.
 fn serve(answer: impl Fn(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -20,7 +20,7 @@ use crate::store::epochs::Epochs;
 use crate::store::lock::{self, is_our_ignore};
 use crate::store::{StoreError, backup, layout, snapshot};
 
-/// Our `.gitignore` is shorter than this.
+/// Maximum size of a `.gitignore` file that can be Tachikoma's own. Larger files are not deleted.
 const IGNORE_BYTES_MAX: u64 = 64 << 10;
 
 /// The result of a purge.
@@ -28,9 +28,9 @@ const IGNORE_BYTES_MAX: u64 = 64 << 10;
 pub struct Purged {
     /// How many files were deleted.
     pub files: u64,
-    /// Files of other programs that were left.
+    /// Files of other programs. They were not deleted.
     pub left: Vec<PathBuf>,
-    /// Why snapshots in git could not be deleted.
+    /// Reasons why git snapshots could not be deleted, one per loop.
     pub troubles: Vec<String>,
 }
 
@@ -40,13 +40,13 @@ pub struct Purged {
 /// A file cannot be deleted. The purge can be repeated.
 pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     let ralph = premises.working_dir.join(RALPH_DIR);
-    // A link would lead to files of another directory.
+    // If `.ralph` is a symbolic link, the purge would delete files of another directory.
     open_dir(&ralph).map_err(StoreError::io("open", &ralph))?;
     let mut purged = Purged::default();
     let all = layout::loops_dir(&premises.working_dir);
     let mut ids = ids_in(&all);
     if premises.state_dir.starts_with(&ralph) {
-        // Transcripts without a journal are deleted only here: in a shared directory they may belong to other working directories.
+        // Transcripts of loops without a journal are deleted only by a purge: in a shared directory they may belong to other working directories.
         ids.extend(ids_in(&premises.state_dir));
     }
     ids.sort_unstable();
@@ -55,7 +55,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     let epochs: Vec<(LoopId, Option<Epoch>)> = ids.iter().map(|id| (*id, epoch(id))).collect();
     for loop_id in &ids {
         let name = loop_id.to_string();
-        // Before the journal, which is needed to find them.
+        // Git snapshots are deleted before the journal, which is needed to find them.
         if let Err(why) = snapshots::delete_all_in(&premises.working_dir, *loop_id) {
             purged.troubles.push(format!(
                 "the git snapshots of {loop_id} were not deleted: {why}"
@@ -127,7 +127,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
 }
 
 impl Purged {
-    /// Deletes our files in a directory, and the directory if it is empty then.
+    /// Deletes Tachikoma's files in a directory, and then the directory if it is empty.
     fn clear(&mut self, dir: &Path, is_ours: impl Fn(&str) -> bool) -> Result<(), StoreError> {
         self.try_clear(dir, is_ours)
             .map_err(StoreError::io("delete", dir))
@@ -163,7 +163,7 @@ impl Purged {
         Ok(())
     }
 
-    /// Deletes all backups and unfinished ones. In a shared directory only backups with the epochs of these loops are deleted, and
+    /// Deletes all complete and unfinished backups. In a shared directory only backups with the epochs of these loops are deleted, and
     /// the directory stays.
     fn backups(
         &mut self,
@@ -187,7 +187,7 @@ impl Purged {
                     .is_some_and(atomic_file::is_temporary)
             };
             let is_ours = match (backup, shared) {
-                // Only Tachikoma has such files below `.ralph/`, even if they are damaged.
+                // Below `.ralph/`, only Tachikoma writes files with names of backups, so even damaged ones are deleted.
                 (Some(_), None) => true,
                 (None, None) => is_temporary(),
                 (Some(backup), Some(epochs)) => {
@@ -198,7 +198,7 @@ impl Purged {
                     };
                     match (epoch, backup::manifest_of(&path, &premises.encryption)) {
                         (Some(epoch), Ok(told)) if *epoch == told.epoch => told.loop_id == *loop_id,
-                        // It may belong to another working directory.
+                        // A backup with another epoch may belong to another working directory.
                         (_, Ok(_)) => continue,
                         (_, Err(_)) => false,
                     }
@@ -245,7 +245,7 @@ impl Purged {
         Ok(())
     }
 
-    /// Deletes the socket of a dead runner. It is harmless if it cannot be deleted.
+    /// Deletes the control socket of a runner that has ended. Errors are ignored, because a leftover socket is harmless.
     fn socket(&mut self, path: &Path) {
         let there = std::fs::symlink_metadata(path);
         if there.is_ok_and(|there| there.file_type().is_socket())
@@ -255,7 +255,7 @@ impl Purged {
         }
     }
 
-    /// Deletes the files in the quarantine. Ours have a number at the end of their names.
+    /// Deletes Tachikoma's files in the quarantine. Their names end with a number.
     fn quarantine(&mut self, dir: &Path) -> io::Result<()> {
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
             return Ok(());

@@ -19,15 +19,15 @@ use crate::store::{StoreError, backup, is_damage, lock, snapshot, test_history};
 pub(crate) struct StoredFiles<'a> {
     pub working_dir: &'a Path,
     pub snapshot: &'a Path,
-    /// The transcripts of all loops.
+    /// Directory with the transcripts of all loops.
     pub state_dir: &'a Path,
     pub backups: &'a Path,
-    /// The open segment, which has the wanted form already.
+    /// Path of the open journal segment. It is already written with the new encryption settings.
     pub written: &'a Path,
     pub encryption: &'a Encryption,
 }
 
-/// The number of files for each result.
+/// The number of files for each result of the conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reencrypted {
     pub done: u64,
@@ -35,13 +35,13 @@ pub(crate) struct Reencrypted {
     pub salvaged: u64,
     /// Files for which no key is available. They are unchanged.
     pub locked: u64,
-    /// Backups that are damaged, or that differ from a converted one. They are unchanged.
+    /// Damaged backups, and backups for which a different file with the converted name exists. They are unchanged.
     pub odd: u64,
 }
 
-/// The result for one file.
+/// The result of converting one file.
 enum Conversion {
-    /// It has the wanted form already.
+    /// The file already has the wanted encryption.
     Unneeded,
     Done,
     Salvaged,
@@ -49,14 +49,14 @@ enum Conversion {
 }
 
 impl StoredFiles<'_> {
-    /// Converts every file. The caller holds the lock of the working directory. Can be repeated after a crash.
+    /// Encrypts or decrypts every file. The caller holds the lock of the working directory. Can be repeated after a crash.
     ///
     /// # Errors
-    /// A file cannot be converted. It and the files after it are unchanged.
+    /// A file cannot be converted. That file and all files after it are unchanged.
     pub fn reencrypt(&self) -> Result<Reencrypted, StoreError> {
         let mut counts = Reencrypted::default();
         if self.encryption.is_plain() {
-            // Encrypted files could not be decrypted.
+            // Without keys, encrypted files cannot be decrypted, and plain files need no conversion.
             return Ok(counts);
         }
         let in_place = self.in_place().into_iter().map(|path| (path.clone(), path));
@@ -70,7 +70,7 @@ impl StoredFiles<'_> {
                 Ok(Conversion::Done) => counts.done += 1,
                 Ok(Conversion::Salvaged) => counts.salvaged += 1,
                 Ok(Conversion::Odd) => counts.odd += 1,
-                // It was reported when it was moved there.
+                // Locked files in the quarantine are not counted: they were reported when they were moved there.
                 Err(StoreError::Locked { .. }) if self.is_quarantined(&path) => {}
                 Err(StoreError::Locked { .. }) => counts.locked += 1,
                 Err(error) => return Err(error),
@@ -79,7 +79,7 @@ impl StoredFiles<'_> {
         Ok(counts)
     }
 
-    /// Returns the files that keep their names.
+    /// Returns the files that keep their names when they are converted.
     fn in_place(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for dir in paths_in(&layout::loops_dir(self.working_dir), |_| true) {
@@ -106,11 +106,11 @@ impl StoredFiles<'_> {
         found
     }
 
-    /// Returns the files that have a suffix if they are encrypted.
+    /// Returns the files that get or lose the suffix of encrypted files when they are converted.
     fn renamed(&self) -> Vec<PathBuf> {
         let backups = backup::list(self.backups, None).unwrap_or_default();
         let is_below = self.backups.starts_with(self.working_dir);
-        // In a shared directory they may belong to other working directories.
+        // In a shared directory, backups may belong to other working directories.
         let backups = backups.into_iter().filter(|listed| {
             is_below || layout::loop_dir(self.working_dir, listed.loop_id).is_dir()
         });
@@ -120,7 +120,7 @@ impl StoredFiles<'_> {
         snapshots.chain(backups.map(|listed| listed.path)).collect()
     }
 
-    /// Returns the name of a file in the wanted form.
+    /// Returns the name that a file has after the conversion.
     fn converted_name(&self, path: &Path) -> PathBuf {
         if is_encrypted(path) == self.encryption.encrypts() {
             return path.to_owned();
@@ -192,7 +192,7 @@ fn is_damaged(error: &StoreError) -> bool {
     matches!(error, StoreError::File(FsError::Io { source, .. }) if is_damage(source))
 }
 
-/// Deletes unfinished files, which may not be encrypted. Those that cannot be deleted are deleted with their loop.
+/// Deletes unfinished temporary files, which may not be encrypted. Files that cannot be deleted now are deleted with their loop later.
 fn delete_unfinished(dir: &Path) {
     for path in paths_in(dir, atomic_file::is_temporary) {
         if path.is_file() {

@@ -26,23 +26,23 @@ use tachikoma_core::error_chain as chain;
 /// The result of a restore.
 #[derive(Debug)]
 pub struct Restored {
-    /// The loop.
+    /// Id of the restored loop.
     pub loop_id: LoopId,
-    /// The last record in the backup.
+    /// Number of the last record in the backup.
     pub seq: Seq,
-    /// Its last iteration.
+    /// Number of the last iteration in the backup.
     pub iteration: u32,
-    /// The git bundle with the work; `None` if the backup has none.
+    /// Path of the git bundle with the work; `None` if the backup has no bundle.
     pub work: Option<PathBuf>,
-    /// The backup of the loop that was replaced; `None` if there was none.
+    /// Path of the backup that was made of the replaced loop; `None` if no loop was replaced.
     pub kept: Option<PathBuf>,
-    /// Where the directory of the replaced loop was moved; `None` if there was none.
+    /// Directory to which the files of the replaced loop were moved; `None` if no loop was replaced.
     pub moved: Option<PathBuf>,
     /// Warnings for the user.
     pub troubles: Vec<String>,
 }
 
-/// Restores a loop from a backup. Its manifest must still be `looked_at`. The caller holds the lock of the working directory.
+/// Restores a loop from a backup. The backup's manifest must still equal `looked_at`. The caller holds the lock of the working directory.
 ///
 /// # Errors
 /// The backup is damaged, the present loop cannot be backed up, or a file cannot be written. The present loop is unchanged then.
@@ -62,7 +62,7 @@ pub(crate) fn restore(
     if let Err(error @ StoreError::NewerSnapshot { .. }) =
         snapshot::read(&premises.snapshot, &premises.encryption)
     {
-        // Only the version that wrote it can read it.
+        // Only the newer version that wrote this snapshot can read it.
         return Err(error);
     }
     premises.encryption.prepare()?;
@@ -70,13 +70,13 @@ pub(crate) fn restore(
     make_dir(&new)?;
     let restored = put_in_place(lock, premises, file, looked_at, &new);
     if restored.is_err() {
-        // The next restore moves it away if it cannot be removed now.
+        // If the new directory cannot be removed now, the next restore moves it to the quarantine.
         let _ = std::fs::remove_dir_all(&new);
     }
     restored
 }
 
-/// Returns where to restore to. Files of an encrypted backup stay encrypted, even if the settings say otherwise.
+/// Returns the paths and the encryption for the restore. Files of an encrypted backup stay encrypted, even if the settings say otherwise.
 fn encrypted_like(premises: &Premises, file: &Path) -> Premises {
     let encryption = premises.encryption.for_files_from(file);
     Premises {
@@ -148,7 +148,7 @@ fn put_in_place(
     let was = switch(new, &dir)?;
     if let Err(error) = retire_present(premises, current, loop_id) {
         let other = current.filter(|current| *current != loop_id);
-        // If it is archived, it is out of the way in spite of the error.
+        // If the other loop was archived in spite of the error, it no longer blocks the restored loop.
         if !other.is_some_and(|other| layout::is_archived(&layout::loop_dir(working_dir, other))) {
             switch_back(new, &dir, was.as_deref());
             return Err(error);
@@ -177,7 +177,7 @@ fn put_in_place(
         Durability::Synced,
         &premises.encryption,
     ) {
-        // The journal is complete, so the snapshot can be written again.
+        // A missing snapshot is only a warning: the journal is complete, so the snapshot can be written later.
         troubles.push(format!("the snapshot is not up to date: {}", chain(&error)));
     }
     if let Err(why) = snapshots::rename_later_in(working_dir, loop_id, manifest.iteration) {
@@ -198,7 +198,7 @@ fn put_in_place(
     })
 }
 
-/// Reads the present loop; `None` if it cannot be read, with a warning.
+/// Reads the present loop. Returns `None` and adds a warning if the loop cannot be read.
 fn found(
     premises: &Premises,
     current: LoopId,
@@ -229,7 +229,7 @@ fn survey_work_tree(
     let dir = layout::loop_dir(&premises.working_dir, current);
     let (owed, last) = match found {
         Some(found) => (found.state.needs_survey(), found.state.time),
-        // An unreadable journal did not end normally. Use the modification time of its file as the time of its last record.
+        // A loop with an unreadable journal counts as not ended normally. The modification time of the journal replaces the time of the last record.
         None => (true, last_written(&dir)),
     };
     let owner = ChangeOwner::since_last_survey(owed, lock.died(), last);
@@ -251,7 +251,7 @@ fn last_written(dir: &Path) -> Timestamp {
     Timestamp::from_millis(times.max().unwrap_or(0))
 }
 
-/// Backs up the present loop. The directory of an unreadable loop is moved away later, which is enough.
+/// Backs up the present loop. If the loop is unreadable, no backup is made: its directory is only moved to the quarantine later.
 fn back_up_present(
     premises: &Premises,
     current: LoopId,
@@ -292,15 +292,15 @@ fn rebuild(
             link(&path, &new.join(name))?;
         }
     }
-    // The state of a bundle is known only if it was made in this directory.
+    // Git bundles are not linked, because their state is known only if they were made in this directory.
     let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !crate::git::is_bundle(name);
     for path in ours_in(old, is_gits) {
         link(&path, new)?;
     }
     checkpoints::forget_after(new, state.session.number);
-    // A higher number than any segment had: the same record numbers exist in segments of the replaced loop.
+    // The new segment gets a higher number than any earlier segment, because segments of the replaced loop contain the same record numbers.
     let last = there.last().map_or(0, |(number, _)| *number).max(known);
-    // An earlier version may have derived less from the same records.
+    // The state in the backup may differ: an earlier version may have read less from the same records.
     let after_loss = told.is_none_or(|told| told != *state);
     let mut journal =
         Journal::begin_restored(new, last + 1, state, now, after_loss, &premises.encryption)?;
@@ -329,7 +329,7 @@ fn join(
     let Some(own) = own else { return Ok(None) };
     rewrite::end_line(&own, encryption)?;
     for (_, path) in there.iter().filter(|(number, _)| *number < known) {
-        // A segment that cannot be read does not match.
+        // Segments that cannot be linked are left out of the joined journal.
         let _ = link(path, new);
     }
     let read = || {
@@ -345,7 +345,7 @@ fn join(
     for (_, path) in segments(new)?.iter().filter(|(_, path)| *path != own) {
         std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
     }
-    // A journal starts with the first record, or with a record that says which ones are lost.
+    // A journal must start with the first record, or with a record that names the lost records.
     let marked = rewrite::mark_loss(&own, encryption)?;
     let told = read().filter(|_| marked);
     if told.is_none() {
@@ -370,7 +370,8 @@ fn link(path: &Path, into: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Moves the snapshot of the replaced loop away, or archives another loop. Until then the snapshot is ignored, because it has another epoch.
+/// Moves the snapshot of the replaced loop away, or archives the loop if it is another one. Until then the snapshot is ignored, because its
+/// epoch differs.
 fn retire_present(
     premises: &Premises,
     current: Option<LoopId>,
@@ -389,7 +390,7 @@ fn retire_present(
     }
 }
 
-/// Replaces the directory of the loop in one step. Returns where the replaced directory is.
+/// Replaces the directory of the loop atomically. Returns the new path of the replaced directory; `None` if there was none.
 fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     if std::fs::symlink_metadata(dir).is_err() {
         std::fs::rename(new, dir).map_err(StoreError::io("replace", dir))?;
@@ -397,7 +398,7 @@ fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     }
     match rustix::fs::renameat_with(CWD, new, CWD, dir, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(Some(new.to_owned())),
-        // This file system cannot exchange two directories, so there is none for a moment.
+        // This file system cannot exchange two directories, so for a moment there is no directory of the loop.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let was = dir.with_file_name(format!("{MOVED_AWAY}{name}"));

@@ -23,7 +23,7 @@ use tachikoma_core::error_chain as chain;
 /// The number of loops that are kept: enough for the last days, and few enough to list.
 pub const LOOPS_KEPT: usize = 10;
 
-/// Returns whether a working directory may have too many loops. Fast, and changes nothing.
+/// Returns whether a working directory may have more loops than are kept. This check is fast and changes nothing.
 #[must_use]
 pub fn is_due(working_dir: &Path) -> bool {
     std::fs::read_dir(layout::loops_dir(working_dir))
@@ -92,7 +92,7 @@ pub(super) fn list(
     Ok(found)
 }
 
-/// Deletes a loop. Transcripts and snapshots go first, because the journal is needed to find them.
+/// Deletes a loop. Transcripts and git snapshots are deleted first, because the journal is needed to find them.
 fn remove(
     working_dir: &Path,
     loops: &OwnedFd,
@@ -103,7 +103,7 @@ fn remove(
     let name = loop_id.to_string();
     let (journal, below) = open_loop(loops, &name)?;
     snapshots::delete_all_in(working_dir, loop_id).map_err(io::Error::other)?;
-    // In a shared directory the same loop may have backups of another working directory.
+    // In a shared backup directory, a copy of the same loop in another working directory may have backups.
     let Backups {
         dir, encryption, ..
     } = backups;
@@ -126,7 +126,7 @@ fn remove(
     journal.remove(loops, &name)
 }
 
-/// A subdirectory of a loop, and the check for our file names in it.
+/// Name of a subdirectory of a loop, and a function that returns whether a file name in it is Tachikoma's.
 pub(super) type Subdirectory = (&'static str, fn(&str) -> bool);
 
 /// The subdirectories of a loop with files that can be encrypted.
@@ -136,7 +136,7 @@ pub(super) const SUBDIRECTORIES: [Subdirectory; 3] = [
     (layout::GATES_DIR, transcripts::is_ours),
 ];
 
-/// Returns these subdirectories and those of interrupted rollbacks. The files of a rollback are never encrypted.
+/// Returns [`SUBDIRECTORIES`] and the subdirectories of interrupted rollbacks. The files of a rollback are never encrypted.
 pub(super) fn all_subdirectories() -> impl Iterator<Item = Subdirectory> {
     let aside =
         rollback_backup::DIRS.map(|dir| -> Subdirectory { (dir, rollback_backup::is_ours) });
@@ -165,7 +165,7 @@ fn open_below(above: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(above, name, flags, Mode::empty())?)
 }
 
-/// Returns `None` for a directory that does not exist.
+/// Returns `None` if the directory does not exist.
 fn if_found(opened: io::Result<OwnedFd>) -> io::Result<Option<OwnedFd>> {
     match opened {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -173,7 +173,7 @@ fn if_found(opened: io::Result<OwnedFd>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// A directory in which all files are ours.
+/// An open directory that has only files that Tachikoma wrote.
 struct OurDirectory {
     directory: OwnedFd,
     names: Vec<String>,
@@ -207,12 +207,12 @@ impl OurDirectory {
         Ok(Self { directory, names })
     }
 
-    /// Deletes the directory. The first segment has the age of the loop, so it is deleted last.
+    /// Deletes the directory. The first segment is deleted last, because it has the age of the loop.
     fn remove(self, above: &OwnedFd, name: &str) -> io::Result<()> {
         for file in self.names.iter().rev() {
             rustix::fs::unlinkat(&self.directory, file, AtFlags::empty())?;
         }
-        // Fails if another file was added meanwhile, which is kept.
+        // Fails if another program added a file in the meantime. That file is kept.
         Ok(rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR)?)
     }
 }

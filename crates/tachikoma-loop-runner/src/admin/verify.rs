@@ -21,8 +21,8 @@ use tachikoma_core::error_chain as chain;
 
 use fold::Fold;
 
-/// How often a running loop is checked: files that are renamed or compressed during the check look damaged for a moment, and
-/// real damage stays.
+/// How often the files of a running loop are checked. Files that are renamed or compressed during a check look damaged once. Only damage
+/// that is found in every check is reported.
 const CHECKS_MAX: u32 = 3;
 
 /// The finding for a journal without records.
@@ -37,11 +37,11 @@ pub enum Kind {
     Journal,
     /// A snapshot.
     Snapshot,
-    /// The transcripts of a loop, or one of them.
+    /// All transcripts of a loop, or one damaged transcript.
     Transcripts,
-    /// The hand-offs of a loop, or one of them.
+    /// All hand-offs of a loop, or one damaged hand-off.
     Checkpoints,
-    /// The output of the gates of a loop, or one of them.
+    /// The gate output of a loop, or one damaged output file.
     Gates,
     /// A backup.
     Backup,
@@ -49,28 +49,28 @@ pub enum Kind {
     Quarantine,
 }
 
-/// The result of a check.
+/// The result of checking one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is valid.
+    /// The object is valid.
     Good,
-    /// It is valid, with a remark for the user.
+    /// The object is valid, with a remark for the user.
     Note,
-    /// It is damaged.
+    /// The object is damaged.
     Wrong,
 }
 
 /// One checked object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// The result.
+    /// The result of the check.
     pub verdict: Verdict,
-    /// Its kind.
+    /// The kind of the object.
     pub kind: Kind,
-    /// Where it is.
+    /// The path of the object.
     pub path: PathBuf,
-    /// Its content, or what is wrong with it.
+    /// A summary of the object's content, or the damage that was found.
     pub what: String,
 }
 
@@ -85,7 +85,7 @@ impl Checked {
     }
 }
 
-/// Checks everything, and passes the result for each object to `each`. `is_live` returns whether a runner is running.
+/// Checks all stored files and passes each result to `each`. `is_live` returns whether a runner is running.
 ///
 /// # Errors
 /// The loops cannot be listed.
@@ -124,7 +124,7 @@ pub fn verify(
     if let Some(current) = current
         && !found.iter().any(|(_, loop_id)| *loop_id == current)
     {
-        // Only its snapshot is left.
+        // Only the snapshot of this loop is left, so its journal is reported as missing.
         let dir = layout::loop_dir(&premises.working_dir, current);
         each(Checked::new(Verdict::Wrong, Kind::Journal, &dir, NO_RECORD));
     }
@@ -154,7 +154,7 @@ pub fn verify(
 fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> Vec<Checked> {
     let dir = layout::loop_dir(&premises.working_dir, loop_id);
     let mut checked = Vec::new();
-    // Backups and snapshots first, because the journal grows meanwhile.
+    // Backups and snapshots are read before the journal, because a running loop appends to the journal.
     let backups = backup::list(&premises.backups.dir, Some(loop_id)).unwrap_or_default();
     let mut fold = Fold::new(loop_id, &premises.encryption);
     let is_current = current == Some(loop_id);
@@ -169,7 +169,7 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
         let path = dir.join(ARCHIVED);
         match snapshot::read(&path, &premises.encryption) {
             Ok(Some(found)) => fold.compare(&path, found),
-            // It was moved back meanwhile.
+            // No file was found: it was moved back in the meantime.
             Ok(None) => {}
             Err(_) if std::fs::metadata(&path).is_ok_and(|file| file.len() == 0) => {
                 let what = "archived without a state, because its journal was not readable";
@@ -197,7 +197,7 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
                 end.what = backup::cut_short(seq, &ahead);
             }
         }
-        // It was deleted meanwhile.
+        // The loop was deleted in the meantime.
         Err(_) if !dir.exists() => return Vec::new(),
         Err(error) => {
             let what = chain(&error);
@@ -240,7 +240,7 @@ fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
     Checked::new(Verdict::Wrong, Kind::Snapshot, path, what)
 }
 
-/// Returns one result for all valid files, and one for each invalid file.
+/// Returns one result for all valid files together, and one for each invalid file.
 fn check_transcripts(kind: Kind, dir: &Path, encryption: &Encryption) -> Vec<Checked> {
     let listed = match transcripts::list(dir) {
         Ok(listed) => listed,
@@ -282,7 +282,7 @@ fn check_texts(
     for (path, read) in read {
         match read {
             Ok(()) => good += 1,
-            // It was deleted meanwhile.
+            // The file was deleted in the meantime.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
                 let what = format!("it cannot be read ({error}); only this text is lost");
@@ -317,7 +317,7 @@ fn check_backups(premises: &Premises, each: &mut impl FnMut(Checked)) -> Result<
                 let what = format!("complete, taken at record {}", listed.seq);
                 Checked::new(Verdict::Good, Kind::Backup, path, what)
             }
-            // It was deleted meanwhile.
+            // The file was deleted in the meantime.
             Err(_) if !path.exists() => continue,
             Err(StoreError::DamagedBackup { what, .. }) => {
                 Checked::new(Verdict::Wrong, Kind::Backup, path, what)

@@ -12,7 +12,7 @@ use crate::process::peer;
 
 use super::protocol::{ControlRequest, Hello, LINE_BYTES_MAX, PROTOCOL, Response};
 
-/// A runner answers at once. One that does not is stopped or hangs, and its caller must not hang too.
+/// Timeout of each answer. A runner answers at once unless it is suspended or hangs. Its caller must not hang too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a live runner.
@@ -27,19 +27,19 @@ pub struct Client {
 /// Why a request to a runner failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No runner listens. A dead runner may have left its socket.
+    /// No runner listens on the socket. A dead runner may have left the socket file.
     #[error("no runner listens at {}", path.display())]
     NotListening {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// The process that listens belongs to another user, or the system does not say to whom. Nothing was sent to it.
+    /// The process that listens belongs to another user, or its user is unknown. Nothing was sent to it.
     #[error("the process that listens at {} belongs to another user", path.display())]
     Foreign {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The runner uses another version of the protocol.
@@ -49,15 +49,15 @@ pub enum ClientError {
     Protocol {
         /// The runner's version.
         version: String,
-        /// Its version of the protocol.
+        /// The protocol version of the runner.
         theirs: u32,
     },
     /// The runner did not answer, or its answer is not valid.
     #[error("the runner at {} does not answer: {what}", path.display())]
     Silent {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The cause.
+        /// Why there is no valid answer.
         what: String,
     },
 }
@@ -71,7 +71,7 @@ impl Client {
         Self::connect_within(path, ANSWER_TIMEOUT).await
     }
 
-    /// Connects like [`Client::connect`], and waits no longer than `patience` for each answer.
+    /// Connects like [`Client::connect`]. `patience` is the timeout of each answer.
     ///
     /// # Errors
     /// No runner listens there, or it uses another version of the protocol.
@@ -108,7 +108,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Makes a request and returns the first response to it.
+    /// Sends a request and returns its first response.
     ///
     /// # Errors
     /// The runner does not answer.
@@ -119,12 +119,12 @@ impl Client {
             .ok_or_else(|| self.silent("it hung up"))
     }
 
-    /// Makes a request. Read its responses with [`Client::next`].
+    /// Sends a request. [`Client::next`] returns its responses.
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner has closed the connection.
     pub async fn send(&mut self, request: &ControlRequest) -> Result<(), ClientError> {
-        let mut line = serde_json::to_vec(request).expect("requests are plain data");
+        let mut line = serde_json::to_vec(request).expect("requests can be serialized");
         line.push(b'\n');
         self.writer
             .write_all(&line)
@@ -152,7 +152,7 @@ impl Client {
             None => Ok(reading.await),
         };
         match read {
-            // A line without its end is not a response.
+            // A line without a newline at the end is not a response: the runner has closed the connection.
             Ok(Ok(read)) if line.last() != Some(&b'\n') && read < LINE_BYTES_MAX => Ok(None),
             Ok(Ok(_)) => serde_json::from_slice(&line)
                 .map(Some)

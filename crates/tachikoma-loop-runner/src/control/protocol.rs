@@ -9,17 +9,17 @@ pub use crate::request::ControlRequest;
 /// The version of the protocol. Both sides must use the same.
 pub const PROTOCOL: u32 = 1;
 
-/// The longest line. A response may be a record with a whole state in it.
+/// Maximum length of a line in bytes. A response may be a record that contains a whole state.
 pub(super) const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// The runner's first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The version of its protocol.
+    /// The protocol version of the runner.
     pub protocol: u32,
-    /// Its own version, for people.
+    /// The program version of the runner, shown to people.
     pub version: String,
-    /// The loop it runs.
+    /// The loop that the runner runs.
     pub loop_id: LoopId,
 }
 
@@ -27,28 +27,28 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Response {
-    /// The status.
+    /// The status of the loop.
     Status {
-        /// The status.
+        /// The status of the loop.
         status: Box<Status>,
     },
-    /// The answer to a request.
+    /// The answer to a request that changes the loop.
     Answer {
-        /// The answer.
+        /// The runner's answer.
         answer: Answer,
     },
-    /// From here on, all records are sent, or [`Response::Behind`].
+    /// Confirms that the caller follows the loop: all later records are sent, or [`Response::Behind`].
     Following,
-    /// A record.
+    /// A record that the loop has just written.
     Record {
         /// The record.
         record: Box<Record>,
     },
     /// The caller reads too slowly and missed records; they are in the journal.
     Behind,
-    /// The request was not understood, or may not be made from where it came.
+    /// The request was not understood, or the caller may not make it.
     Refused {
-        /// The reason.
+        /// Why the request was refused.
         reason: String,
     },
 }

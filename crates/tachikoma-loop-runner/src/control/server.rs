@@ -22,17 +22,17 @@ use crate::process::{CallerRole, Peer};
 use crate::request::ControlRequest;
 use crate::task::Task;
 
-/// Callers served at the same time. Further ones wait.
+/// Maximum number of connections that are served at the same time. Further callers wait.
 const CALLERS_MAX: usize = 128;
 
-/// Connections of the agent at the same time, and of callers that have ended. The other ones are for the operator: connections that the
-/// agent keeps open must not keep the operator from stopping the loop.
+/// Maximum number of connections of the agent, and of callers that have ended, at the same time. The rest is reserved for the operator:
+/// connections that the agent keeps open must not keep the operator from stopping the loop.
 const AGENT_CALLERS_MAX: usize = CALLERS_MAX / 2;
 
-/// Callers that follow the loop at the same time: they must not keep another caller from stopping it.
+/// Maximum number of callers that follow the loop at the same time. They must not keep another caller from stopping it.
 const FOLLOWERS_MAX: usize = 32;
 
-/// A request is one short line. The connection of a caller that does not send it is closed.
+/// Timeout for the request line of a caller. After it the connection is closed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 
@@ -55,20 +55,21 @@ fn free_path(runtime_dir: &Path, loop_id: LoopId) -> PathBuf {
 #[derive(Debug)]
 pub struct ControlServer {
     path: PathBuf,
-    /// Identifies the socket's file.
+    /// Identity of the socket's file, to notice that another file replaced it.
     file: SocketFile,
-    /// Replaces the listener when its file was removed.
+    /// Sends a new listener to the server task after the socket's file was removed.
     listeners: mpsc::Sender<UnixListener>,
     closing: Option<oneshot::Sender<()>>,
     task: Task,
 }
 
 impl ControlServer {
-    /// Listens for callers. The caller must hold the lock of the working directory, because a socket without a listener is taken for that of a
+    /// Listens on a control socket. The caller must hold the lock of the working directory, because a socket without a listener is treated as
+    /// left by a
     /// dead runner and replaced.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn bind(
         runtime_dir: &Path,
         loop_id: LoopId,
@@ -94,10 +95,10 @@ impl ControlServer {
         })
     }
 
-    /// Creates the socket again if its file is gone. Returns whether it was. Open connections stay.
+    /// Creates the socket again if its file was deleted. Returns whether the file was deleted. Open connections are kept.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub(crate) async fn keep(&mut self) -> Result<bool, ListenError> {
         if SocketFile::at(&self.path).is_ok_and(|there| there == self.file) {
             return Ok(false);
@@ -105,27 +106,27 @@ impl ControlServer {
         let runtime_dir = self.path.parent().unwrap_or(Path::new("/"));
         let (listener, file) = listen(runtime_dir, &self.path)?;
         self.file = file;
-        // The task ends only after this server.
+        // Sending cannot fail, because the server task ends only after this server.
         let _ = self.listeners.send(listener).await;
         Ok(true)
     }
 
-    /// Returns where it listens.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Accepts no more callers, and lets connected ones read their answers.
+    /// Accepts no more callers, and waits for a limited time until connected callers have read their answers.
     pub(crate) async fn close(mut self) {
         if let Some(closing) = self.closing.take() {
             let _ = closing.send(());
         }
-        // A panic here changes nothing: the run is over.
+        // A panic of the server task has no effect here, because the run is over.
         let _ = self.task.ended().await;
     }
 
-    /// Returns how the server panicked; does not return if it does not panic. Cancel-safe.
+    /// Waits until the server task panics, and returns the message of the panic. Cancel-safe.
     pub(crate) async fn broken(&mut self) -> String {
         self.task.broken().await
     }
@@ -145,9 +146,9 @@ impl Drop for ControlServer {
 struct CallerHandler {
     handle: LoopHandle,
     loop_id: LoopId,
-    /// Limits callers that follow the loop.
+    /// Limits the number of callers that follow the loop.
     followers: Arc<Semaphore>,
-    /// Limits callers that are not the operator.
+    /// Limits the number of callers that are not the operator.
     agent_callers: Arc<Semaphore>,
 }
 
@@ -177,12 +178,12 @@ async fn serve(
             Ok((stream, permit)) => {
                 let handler = handler.clone();
                 callers.spawn(async move {
-                    // A caller that closes the connection needs no answer.
+                    // Errors are ignored: a caller that has closed the connection needs no answer.
                     let _ = handler.serve(stream).await;
                     drop(permit);
                 });
             }
-            // For example, no file descriptor is free. Others may be closed soon.
+            // Accepting fails, for example, if no file descriptor is free. The server tries again soon.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
@@ -223,7 +224,7 @@ impl CallerHandler {
             true => None,
             false => match self.agent_callers.try_acquire() {
                 Ok(permit) => Some(permit),
-                // The caller may try again.
+                // The connection is closed without an answer. The caller may try again.
                 Err(_) => return Ok(()),
             },
         };
@@ -321,7 +322,7 @@ fn answer_of(answered: Result<Answer, Gone>) -> Response {
     }
 }
 
-/// Waits until the caller closes the connection. The length of its further input is limited by that of a request.
+/// Waits until the caller closes the connection. The caller may send at most as many further bytes as a request can have.
 async fn hung_up(reader: &mut (impl AsyncRead + Unpin)) {
     let mut rest = [0; 64];
     while reader.read(&mut rest).await.is_ok_and(|read| read > 0) {}

@@ -14,27 +14,27 @@ use crate::prompt;
 use crate::shell::{CommandOutput, Ended, Failure, Job, Limit, Shell, TaskCommand};
 use crate::task::words_of;
 
-/// People write and read objectives, so that a larger file is a mistake.
+/// Maximum size of the file with the objectives. People write this file, so a larger one is a mistake.
 const OBJECTIVES_BYTES_MAX: u64 = 1 << 20;
 
-/// Reading a megabyte from a slow disk takes less.
+/// Timeout for reading the objectives. Even a slow disk reads a megabyte faster.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Threads that may hang while reading objectives, in all loops of a process.
+/// Maximum number of threads that read objectives at the same time, for all loops of a process. Reading may hang on a broken disk.
 const READERS_MAX: usize = 4;
 
-/// Only the last line of a script's output is recorded.
+/// Maximum size of the output of a script that is kept. Only its last line is recorded.
 const OUTPUT_BYTES_MAX: usize = 1 << 10;
 
-/// The same as for a task.
+/// Size of the queue of commands to one script. It is the same as for other tasks.
 const ORDERS_MAX: usize = 8;
 
 /// The objectives to read and the scripts to run.
 #[derive(Debug)]
 pub(crate) struct Questions {
-    /// The file with the objectives.
+    /// Path of the file with the objectives; `None` if none is configured.
     pub objectives: Option<PathBuf>,
-    /// Each has a shell of its own, so that it does not wait for the others.
+    /// Paths of the scripts. Each has its own shell, so that scripts do not wait for each other.
     pub scripts: Vec<(PathBuf, Shell)>,
     pub scene: Scene,
 }
@@ -53,7 +53,7 @@ impl Questions {
     }
 }
 
-/// Reads a file on a thread of its own. If the disk hangs, neither the loop nor its end waits for the thread.
+/// Reads the objectives on a separate thread. If the disk hangs, neither the loop nor its end waits for that thread.
 async fn read(path: PathBuf) -> ObjectivesSeen {
     static READING: AtomicUsize = AtomicUsize::new(0);
     let shown = path.display().to_string();
@@ -66,7 +66,7 @@ async fn read(path: PathBuf) -> ObjectivesSeen {
     }
     let (tell, commands) = oneshot::channel();
     let work = move || {
-        // The receiver may have been dropped.
+        // The send fails if the receiver was dropped, which does not matter.
         let _ = tell.send(read_now(&path));
         READING.fetch_sub(1, Ordering::Relaxed);
     };
@@ -97,7 +97,7 @@ fn read_now(path: &Path) -> ObjectivesSeen {
     }
 }
 
-/// Runs all scripts, and passes commands on to them.
+/// Runs all scripts at the same time, and passes commands such as "suspend" on to them.
 async fn ask_all(
     scripts: Vec<(PathBuf, Shell)>,
     scene: &Scene,
@@ -121,7 +121,7 @@ async fn ask_all(
             order = orders.recv(), if !commands.is_empty() => match order {
                 Some(TaskCommand::Suspend(done)) => suspend(&commands, done).await,
                 Some(TaskCommand::Resume) => commands.iter().for_each(|tell| drop(tell.try_send(TaskCommand::Resume))),
-                // Without a sender of commands each script ends by itself.
+                // Dropping the senders cancels all scripts.
                 Some(TaskCommand::Cancel) | None => commands.clear(),
             },
             ended = asked.join_next() => match ended {
@@ -160,7 +160,7 @@ async fn suspend(commands: &[mpsc::Sender<TaskCommand>], done: oneshot::Sender<(
     let mut stopped = Vec::new();
     for tell in commands {
         let (each, is_done) = oneshot::channel();
-        // A script that has ended need not be stopped.
+        // Sending fails if a script has ended, which then need not be suspended.
         if tell.try_send(TaskCommand::Suspend(each)).is_ok() {
             stopped.push(is_done);
         }
@@ -168,7 +168,7 @@ async fn suspend(commands: &[mpsc::Sender<TaskCommand>], done: oneshot::Sender<(
     for is_done in stopped {
         let _ = is_done.await;
     }
-    // The caller may have gone.
+    // The send fails if the caller was dropped, which does not matter.
     let _ = done.send(());
 }
 

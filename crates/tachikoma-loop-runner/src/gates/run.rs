@@ -12,10 +12,10 @@ use crate::session::transcript::Transcript;
 use crate::settings::Gate;
 use crate::shell::{CommandOutput, Job, Limit, Shell, TaskCommand};
 
-/// The recorded end of a gate's output, which says what failed.
+/// Maximum size of the end of a gate's output that is recorded. The end usually shows what failed.
 const OUTPUT_BYTES_MAX: usize = 8 << 10;
 
-/// The part of a gate's output that is kept in a file, for people and for the parsers of test results.
+/// Maximum size of the file with a gate's output, for people and for the parsers of test results.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Gates to run.
@@ -24,12 +24,12 @@ pub(crate) struct GateRun {
     /// Each gate with its position in the configuration, from 1.
     pub gates: Vec<(u32, Gate)>,
     pub scene: Scene,
-    /// Where their output is kept.
+    /// Directory of the files with the output of the gates.
     pub directory: PathBuf,
     pub shell: Shell,
-    /// How many gates are configured, including those that do not run.
+    /// Number of configured gates, including gates that do not run now.
     pub all: usize,
-    /// The earlier runs of their tests.
+    /// The test history of earlier runs of the gates.
     pub history: TestHistory,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct GateRun {
 pub(crate) struct GatesRan {
     /// The result of each gate, in order.
     pub results: Vec<GateResult>,
-    /// The results of their tests; `None` if they ran none.
+    /// The test results of the gates; `None` if no gate ran tests.
     pub tests: Option<TestRun>,
     /// Warnings about the test results.
     pub warnings: Vec<String>,

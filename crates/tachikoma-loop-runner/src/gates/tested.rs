@@ -34,16 +34,16 @@ pub(crate) struct TestRun {
 pub(crate) struct TestHistory {
     /// The directory of the loop.
     pub dir: PathBuf,
-    /// Whether there was an earlier run.
+    /// Whether tests ran before in this loop.
     pub any: bool,
-    /// Whether the work may have changed since the last run.
+    /// Whether the work may have changed since the last test run.
     pub changed: bool,
     /// Encryption of the test history file.
     pub encryption: Encryption,
 }
 
 impl TestsRead {
-    /// Reads the results of a gate that began at `since`. `printed` is the file with its output. Blocks.
+    /// Reads the test results of a gate that started at `since`. `printed` is the file with its output. Blocks the thread.
     pub fn gate(
         &mut self,
         gate: &Gate,
@@ -52,7 +52,7 @@ impl TestsRead {
         printed: Option<(&Path, &Encryption)>,
         of: usize,
     ) {
-        // Tests of several gates may have the same names.
+        // If several gates ran, test names get the name of their gate as a prefix, because tests of two gates may have the same name.
         let prefix = (of > 1).then_some(gate.name.as_str());
         if let Some(report) = &gate.report {
             let found = ReportPattern::new(report).and_then(|pattern| pattern.find(dir, since));
@@ -76,7 +76,7 @@ impl TestsRead {
         };
         match results::read(file.content, None) {
             Ok(results) => self.take(gate, results, dir, prefix),
-            // Most gates run no tests.
+            // A gate without test results is not an error, because most gates run no tests.
             Err(ResultsError::Unknown | ResultsError::Empty) => {}
             Err(error) => self.warn(gate, &chain(&error)),
         }
@@ -113,7 +113,7 @@ impl TestsRead {
         }));
     }
 
-    /// Compares the results with earlier runs; `None` if no tests ran. Blocks.
+    /// Compares the test results with earlier runs. Returns `None` if no tests ran. Blocks the thread.
     pub fn compare(&mut self, iteration: u32, before: &TestHistory) -> Option<TestRun> {
         if !self.heard {
             return None;

@@ -1,4 +1,4 @@
-//! Runs the hooks of one point, one after another, in a task of their own.
+//! Runs the hooks of one point, one after another, in a separate task.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,19 +18,19 @@ use crate::shell::{
 use crate::task::words_of;
 use tachikoma_core::error_chain as chain;
 
-/// The recorded end of a hook's output.
+/// Maximum size of the end of a hook's output that is recorded.
 const OUTPUT_BYTES_MAX: usize = 4096;
 
-/// The part of a hook's output that is read for values to store. More values are not allowed.
+/// Maximum size of a hook's output that is searched for values to store.
 const HEARD_BYTES_MAX: usize = 64 << 10;
 
-/// The exit code by which a hook stops the loop.
+/// The exit code with which a hook stops the loop.
 const STOP: Exit = Exit::Code(125);
 
-/// The name of the task in an error message.
+/// Name of the background task in error messages.
 const HOOKS: &str = "hooks";
 
-/// Hooks that run. Dropping it aborts them.
+/// Running hooks. Dropping it aborts them.
 #[derive(Debug)]
 pub(crate) struct HookRun {
     pub point: HookPoint,
@@ -38,7 +38,7 @@ pub(crate) struct HookRun {
 }
 
 impl HookRun {
-    /// Runs hooks in the shell after those of `before` have ended.
+    /// Runs hooks in the shell. Waits first until the hooks of `before` have ended.
     pub fn begin(
         hooks: Vec<PlannedHook>,
         event: HookEvent,
@@ -78,9 +78,9 @@ async fn run_all(
         let failed = error.is_some();
         let cut = ended.said.tail.is_cut();
         let said = ended.said.tail.text();
-        // Values to store may be longer than the recorded output.
+        // Values to store are read from the whole output, because they may be longer than the recorded part.
         let custom = said.as_deref().map(custom_values).unwrap_or_default();
-        // The first line says how much is missing. The second is the rest of the line that was cut.
+        // The first line of truncated output says how much is missing. The second line is the rest of a truncated line.
         let torn = said.as_deref().and_then(|said| said.lines().nth(1));
         let unread = cut && custom.is_empty() && torn.is_some_and(|it| it.trim().ends_with('}'));
         let output = said.map(|said| end_of(&said));
@@ -113,7 +113,7 @@ fn custom_values(said: &str) -> BTreeMap<String, serde_json::Value> {
     let objects = lines.filter(|line| line.starts_with('{'));
     let mut wanted = objects.filter_map(|line| serde_json::from_str::<Wanted>(line).ok());
     wanted.next().map_or_else(BTreeMap::new, |wanted| {
-        // One more than the limit, so that the core reports it.
+        // Takes one value more than the limit, so that the core reports the excess.
         wanted.custom.into_iter().take(KEYS_MAX + 1).collect()
     })
 }
@@ -159,7 +159,7 @@ pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
     let test = event.test.then(|| pair("TACHIKOMA_TEST", "1".to_owned()));
     let common = vec![
         pair("TACHIKOMA_HOOK", event.point.to_string()),
-        // A pattern may contain a NUL byte, which a variable cannot.
+        // A reason may contain a NUL byte from a pattern. Environment variables cannot.
         pair("TACHIKOMA_REASON", event.reason_text.replace('\0', " ")),
         pair("TACHIKOMA_ITERATION", event.iteration.to_string()),
         pair("TACHIKOMA_SESSION", event.session.number.to_string()),
@@ -171,7 +171,7 @@ pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
     common.into_iter().chain(more).collect()
 }
 
-/// Calls a registered hook in a task of its own, so that it may panic.
+/// Calls a registered hook in a separate task, so that a panic only fails the hook.
 async fn call(
     hook: Arc<dyn RebootHook>,
     event: HookEvent,
@@ -186,7 +186,7 @@ async fn call(
             order = orders.recv() => match order {
                 Some(TaskCommand::Suspend(done)) => {
                     limit.stop();
-                    // The caller may have gone.
+                    // The send fails if the caller was dropped, which does not matter.
                     let _ = done.send(());
                 }
                 Some(TaskCommand::Resume) => limit.resume(),
@@ -208,7 +208,7 @@ async fn call(
         }
     };
     task.0.abort();
-    // The task ends at its next await. A hook that blocks its thread is not awaited.
+    // The aborted task ends at its next await. A hook that blocks its thread is waited for only until the timeout.
     let _ = tokio::time::timeout(GRACE, &mut task.0).await;
     ended(Some(failure))
 }

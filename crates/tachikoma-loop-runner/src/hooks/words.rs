@@ -1,10 +1,10 @@
-//! The text about an event that hooks and notifications get.
+//! Texts that describe an event to hooks and notifications.
 
 use tachikoma_core::{HookPoint, IterationOutcome, Outcome, Phase, State, Timestamp, WaitReason};
 
 /// How an iteration ended, for hooks and notifications.
 pub(crate) enum Past {
-    /// With the reason.
+    /// The iteration failed, with the reason if it is known.
     Failed(Option<String>),
     Over(IterationOutcome),
     Limited,
@@ -48,7 +48,7 @@ impl Past {
     }
 }
 
-/// Returns until when the loop waits for the model's service, now or after its current phase.
+/// Returns until when the loop waits for a usage limit of the model's service, now or after its current phase.
 fn limited_until(state: &State) -> Option<Timestamp> {
     let wait = match &state.phase {
         Phase::Waiting { wait } => Some(*wait),
@@ -63,7 +63,7 @@ fn limited_until(state: &State) -> Option<Timestamp> {
     wait.map(|wait| wait.until)
 }
 
-/// Returns what happens.
+/// Returns the description of an event.
 pub(super) fn of(point: HookPoint, state: &State) -> String {
     let iteration = iteration(point, state);
     match point {
@@ -106,11 +106,11 @@ pub(super) fn of(point: HookPoint, state: &State) -> String {
     }
 }
 
-/// Returns the iteration that a point belongs to.
+/// Returns the number of the iteration that an event belongs to.
 pub(super) fn iteration(point: HookPoint, state: &State) -> u32 {
     match point {
         HookPoint::IterationStart => state.next_iteration(),
-        // The next iteration may have begun already.
+        // The next iteration may already have begun when test results are reported.
         HookPoint::TestsChanged => {
             let tests = state.progress.tests.as_ref();
             tests.map_or(state.iteration, |tests| tests.iteration)
@@ -134,7 +134,7 @@ pub(super) fn outcome(point: HookPoint, state: &State) -> Option<String> {
     }
 }
 
-/// Returns how the loop ends: by the hooks at its end, or by its outcome.
+/// Returns the outcome of a loop that ends: from the phase of its end hooks, or from the ended loop.
 fn ending(state: &State) -> Option<&Outcome> {
     let hooking = state.hooking().and_then(|hooking| hooking.outcome.as_ref());
     hooking.or(state.outcome())

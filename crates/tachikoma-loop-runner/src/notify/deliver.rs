@@ -1,4 +1,4 @@
-//! Delivers one message: repeats an attempt while a retry can help, and gives up otherwise.
+//! Delivers one message: repeats failed attempts as long as a retry can help.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::{Address, Attempt, Delivered, Message, http};
 use crate::settings::NotifyTarget;
 use crate::shell::{Ended, Failure, Limit, Shell, TaskCommand};
 
-/// Together with the backoff these are 15 seconds. A message about an hour ago has no use.
+/// Maximum number of attempts. With the backoff they take about 15 seconds. A message that arrives an hour late is useless.
 pub(super) const ATTEMPTS_MAX: u32 = 5;
 
-/// The pause before the second attempt; it doubles with each attempt.
+/// Delay before the second attempt. It doubles with each further attempt.
 const BACKOFF: Duration = Duration::from_secs(1);
 
-/// For one HTTP request or one mail, from the connection to the answer.
+/// Timeout of one HTTP request or one mail, from the connection to the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn deliver(
@@ -76,14 +76,14 @@ async fn attempt(
     }
 }
 
-/// How a wait ended.
+/// How a wait for a delivery ended.
 enum Waited<T> {
     For(T),
     TimedOut,
     Canceled,
 }
 
-/// Waits for work, which is dropped when the time is over or the message is canceled. Time while the process is stopped does not count.
+/// Waits for work, which is dropped after the timeout or if the message is canceled. Time while the process is suspended is not counted.
 async fn within<T>(
     time: Duration,
     work: impl Future<Output = T>,
@@ -98,7 +98,7 @@ async fn within<T>(
             order = orders.recv() => match order {
                 Some(TaskCommand::Suspend(done)) => {
                     limit.stop();
-                    // The sender may be gone.
+                    // The send fails if the sender of the command no longer waits, which does not matter.
                     let _ = done.send(());
                 }
                 Some(TaskCommand::Resume) => limit.resume(),
@@ -108,7 +108,7 @@ async fn within<T>(
     }
 }
 
-/// The output of the program is not repeated: it can hold secrets.
+/// Returns the result of a delivery by a program. It does not repeat the program's output, which can contain secrets.
 fn program_outcome(ended: &Ended, to: NotifyTarget) -> Attempt {
     match &ended.failure {
         None => Attempt::Delivered,

@@ -1,4 +1,4 @@
-//! Turns a message into what its target takes: a program with its input, an HTTP request, or a mail.
+//! Converts a message for its target: to a program with its input, an HTTP request, or a mail.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ use crate::hooks::{HookEvent, variables};
 use crate::settings::{NotifyTarget, Secret};
 use crate::shell::{CommandOutput, Job, Limit};
 
-/// Services reject longer texts: Discord takes 2000 characters, Telegram 4096.
+/// Maximum length of a text. Services reject longer ones: Discord accepts 2000 characters, Telegram 4096.
 const TEXT_CHARS_MAX: usize = 1800;
 
-/// The time limit of a program that delivers a message.
+/// Timeout of a program that delivers a message.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The output of a program is not used; it can hold secrets.
+/// Maximum size of a program's output. The output is not used, because it can contain secrets.
 const OUTPUT_BYTES_MAX: usize = 1024;
 
 /// How a message reaches its target.
@@ -68,7 +68,7 @@ pub(super) fn delivery(address: &Address, message: &Message) -> Result<Delivery,
     Ok(Delivery::Post(request))
 }
 
-/// Escapes the markup of Slack: a part of the text can be an agent's, and must not mention people or hide the address of a link.
+/// Escapes the markup of Slack. The text may come from an agent, and must not mention people or hide the address of a link.
 fn unmarked(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -93,7 +93,7 @@ fn json_content() -> (&'static str, Secret) {
 
 fn webhook(address: &Address, message: &Message) -> Result<HttpRequest, String> {
     let body = payload(message)?;
-    // The same for each attempt, so that a receiver can recognize a repeated message.
+    // The time is the same for each attempt, so that a receiver can recognize a repeated message.
     let seconds = message.time.as_millis() / 1000;
     let mut headers = vec![
         json_content(),
@@ -111,7 +111,7 @@ fn webhook(address: &Address, message: &Message) -> Result<HttpRequest, String> 
     })
 }
 
-/// Signs time and body together, so that an old message cannot be sent again as a new one.
+/// Signs time and body together, so that an attacker cannot send an old message again with a new time.
 pub(super) fn signature(secret: &str, seconds: i64, body: &str) -> Result<String, String> {
     let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes());
     let mut mac = mac.map_err(|_| "the key of the signature has an invalid length")?;

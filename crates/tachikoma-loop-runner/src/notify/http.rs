@@ -12,10 +12,10 @@ use tachikoma_cloud::Proxies;
 use super::Attempt;
 use crate::settings::Secret;
 
-/// A connection that takes half of the time of a request will not be used for an answer.
+/// Timeout of the connection. It is half of the timeout of a request, so that there is time for the answer.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A POST request. Its address and its headers can hold secrets.
+/// A POST request. Its address and its headers can contain secrets.
 #[derive(Debug)]
 pub(super) struct HttpRequest {
     pub url: Secret,
@@ -23,7 +23,7 @@ pub(super) struct HttpRequest {
     pub body: String,
 }
 
-/// Sends a request once. The body of the answer is not read.
+/// Sends a request once. The body of the response is not read.
 pub(super) async fn post(request: HttpRequest, proxies: &Proxies) -> Attempt {
     let Ok(url) = request.url.expose().parse::<Url>() else {
         return Attempt::Failed("the address is not valid".to_owned());
@@ -32,7 +32,7 @@ pub(super) async fn post(request: HttpRequest, proxies: &Proxies) -> Attempt {
         Ok(headers) => headers,
         Err(error) => return Attempt::Failed(error),
     };
-    // A proxy can have TLS of its own.
+    // The connection to a proxy may use TLS even if the target does not.
     let has_tls = url.scheme() == "https" || !proxies.is_empty();
     let client = match client(has_tls, proxies.clone()).await {
         Ok(client) => client,
@@ -58,13 +58,13 @@ async fn client(has_tls: bool, proxies: Proxies) -> Result<Client, String> {
         builder
             .user_agent(concat!("tachikoma/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
-            // The message was written for this host. Another host must not get it, nor its secrets.
+            // Redirects are not followed: another host must not get the message and its secrets.
             .redirect(Policy::none())
             .build()
             .map_err(|_| "the HTTP client cannot be built: no certificates were found".to_owned())
     };
     tachikoma_cloud::install_provider();
-    // The certificates of the system are read here, which takes some milliseconds.
+    // Building the client reads the certificates of the system, which takes some milliseconds.
     let built = tokio::task::spawn_blocking(build).await;
     built.unwrap_or_else(|_| Err("the HTTP client cannot be built".to_owned()))
 }
@@ -111,7 +111,7 @@ fn failure(error: &reqwest::Error) -> Attempt {
     Attempt::Retry("the connection was closed before an answer came".to_owned())
 }
 
-/// Finds the error of TLS or of the connection among the causes of an error; `None` if there is neither.
+/// Finds a TLS or connection error among the causes of an error; `None` if there is neither.
 pub(super) fn connection_failure(error: &(dyn Error + 'static)) -> Option<Attempt> {
     let tls = error.downcast_ref::<rustls::Error>();
     if let Some(rustls::Error::InvalidCertificate(_)) = tls {
@@ -125,7 +125,7 @@ pub(super) fn connection_failure(error: &(dyn Error + 'static)) -> Option<Attemp
         Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Some(Attempt::Retry("connection refused".to_owned()))
         }
-        // `source` skips the error that an I/O error wraps.
+        // `source` skips the inner error of an I/O error, so it is checked here.
         Some(error) => connection_failure(error.get_ref()?),
         None => connection_failure(error.source()?),
     }

@@ -1,6 +1,6 @@
 //! Sends one message as mail over SMTP. Errors name the cause and never the address of the server, which can be a secret.
 //!
-//! Mail goes over TLS, except to this machine. A password never goes over a connection that could have had TLS.
+//! Mail is sent over TLS, except to a server on this machine. A password is never sent over an unencrypted connection if the server offers TLS.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,16 +27,16 @@ use super::Attempt;
 use super::http::{CONNECT_TIMEOUT, connection_failure};
 use crate::settings::Secret;
 
-/// All answers of a server for one mail, with the handshake of TLS. Usual are less than 10 KiB.
+/// Maximum size of all answers of a server for one mail, including the TLS handshake. They usually take less than 10 KiB.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
-/// The server has taken the mail. Its answer to QUIT matters to nothing here.
+/// Timeout of QUIT. The server has already accepted the mail then, and its answer is ignored.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A subject is one line in a list of mails.
+/// Maximum length of a subject, so that it fits on one line in a list of mails.
 const SUBJECT_CHARS_MAX: usize = 150;
 
-/// A mail with the server that takes it.
+/// A mail, and the server that it is sent to.
 #[derive(Debug)]
 pub(super) struct Mail {
     server: MailServer,
@@ -54,7 +54,7 @@ pub(super) struct Content<'a> {
     pub time: SystemTime,
 }
 
-/// The user and the password for a server.
+/// User and password for a mail server.
 #[derive(Debug)]
 pub(super) struct Login {
     pub user: String,
@@ -68,7 +68,7 @@ struct MailServer {
     hello: ClientId,
 }
 
-/// The host can be a secret.
+/// Hides the host, which can be a secret.
 impl std::fmt::Debug for MailServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "MailServer({:?})", self.security)
@@ -80,11 +80,11 @@ impl std::fmt::Debug for MailServer {
 enum Security {
     /// TLS from the first byte: `smtps://`.
     Implicit,
-    /// STARTTLS, or no mail at all.
+    /// STARTTLS. If the server does not offer it, no mail is sent.
     StartTls,
-    /// STARTTLS where the server offers it: a password for a server on this machine.
+    /// STARTTLS if the server offers it: for a server on this machine that gets a password.
     IfOffered,
-    /// A server on this machine that gets no password. Its certificate is often self-signed, so STARTTLS would fail.
+    /// No TLS: for a server on this machine that gets no password. Its certificate is often self-signed, so STARTTLS would fail.
     Plain,
 }
 
@@ -95,7 +95,7 @@ impl Mail {
             .from
             .parse()
             .map_err(|_| "`from` is not a mail address")?;
-        // The same for each attempt, so that a receiver can recognize a repeated mail.
+        // The id is the same for each attempt, so that a receiver can recognize a repeated mail.
         let id = Sha256::digest(format!("{:?} {}", content.time, content.body));
         let id: String = id
             .iter()
@@ -237,7 +237,7 @@ fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// Returns the name that this machine gives to the server: the path of the address, or the name of the machine.
+/// Returns the name with which this machine greets the server: the path of the address, or the host name of the machine.
 fn hello_name(path: &str) -> ClientId {
     let machine = rustix::system::uname();
     let machine = machine.nodename().to_string_lossy();
@@ -249,7 +249,7 @@ fn hello_name(path: &str) -> ClientId {
     name.map_or_else(ClientId::default, |name| ClientId::Domain(name.to_owned()))
 }
 
-/// Runs a function that reads the certificates of the system.
+/// Runs a function that reads the certificates of the system on another thread.
 async fn off_thread<T: Send + 'static, E: Send + 'static>(
     load: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, Attempt> {
@@ -306,11 +306,11 @@ fn failure(error: &lettre::transport::smtp::Error) -> Attempt {
     })
 }
 
-/// A stream that fails when the server has sent more than it may. The library reads a line to its end, however long it is.
+/// A stream that fails if the server sends too much. The mail library reads a line to its end, however long it is.
 #[derive(Debug)]
 struct Limited<S> {
     stream: S,
-    /// Bytes that may still be read.
+    /// Number of bytes that may still be read.
     left: usize,
     peer: SocketAddr,
 }
@@ -377,7 +377,7 @@ mod tests {
 
     fn security(url: &str, has_password: bool) -> Security {
         MailServer::new(url, has_password)
-            .expect("a server")
+            .expect("the mail server address is valid")
             .security
     }
 
@@ -403,8 +403,12 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_those_of_the_protocol() {
-        let port = |url: &str| MailServer::new(url, false).expect("a server").port;
+    fn default_mail_port_depends_on_the_protocol() {
+        let port = |url: &str| {
+            MailServer::new(url, false)
+                .expect("the mail server address is valid")
+                .port
+        };
         assert_eq!(port("smtp://host"), 25);
         assert_eq!(port("smtps://host"), 465);
         assert_eq!(port("smtp://host:587"), 587);

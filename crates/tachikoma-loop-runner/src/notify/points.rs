@@ -6,7 +6,7 @@ use tachikoma_core::{HookPoint, LoopEvent, OperatorEvent, State, TestsReport};
 
 use crate::hooks::{HookEvent, Past};
 
-/// Returns the points that a record is reported as; each target gets the first one that it subscribes to. `tests` are the results of the
+/// Returns the points for which a record causes a message. Each target gets the first one that it subscribes to. `tests` are the results of the
 /// last test run before the record.
 pub(super) fn points(event: &LoopEvent, tests: Option<&TestsReport>) -> Vec<HookPoint> {
     let point = match event {

@@ -20,13 +20,13 @@ use crate::shell::Shell;
 /// The result of a test message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestDelivery {
-    /// The name of the target in records.
+    /// Name of the target in records.
     pub target: String,
-    /// Why it was not delivered; `None` if it was.
+    /// Why the message was not delivered; `None` if it was delivered.
     pub error: Option<String>,
 }
 
-/// Sends a test message to all targets, or only to target `number` (from 1). Each is tried once, and `report` gets each result at once.
+/// Sends a test message to all targets, or only to target `number` (from 1). Each is tried once, and `report` gets each result immediately.
 /// `guard` is a program that calls [`serve`](crate::process::serve), with its arguments.
 pub async fn test(
     settings: &[Notify],
@@ -56,7 +56,7 @@ pub async fn test(
             hidden: hidden.clone(),
             ..GuardOptions::new(guard, loop_id.to_string())
         });
-        // The caller cancels it by dropping this future.
+        // No command is ever sent: the caller cancels the delivery by dropping this future.
         let (_orders, ordered) = mpsc::channel(1);
         let target = address.name();
         let delivered = deliver::deliver(

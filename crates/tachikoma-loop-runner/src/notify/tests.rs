@@ -1,4 +1,4 @@
-//! Which messages are queued, dropped and sent, and that no secret is shown.
+//! Tests which messages are queued, dropped and sent, and that no secret is shown.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::settings::NotifyTarget;
 
 fn notify(to: NotifyTarget) -> Notify {
     let table = format!("to = '{}'", to.word());
-    toml::from_str(&table).expect("a table")
+    toml::from_str(&table).expect("the settings of a target are valid")
 }
 
 fn queue(settings: Notify) -> Queue {
@@ -39,7 +39,7 @@ fn messages_beyond_the_limit_are_left_out_unless_they_are_critical() {
     }
     assert_eq!((queue.waiting.len(), queue.left_out), (2, 3));
     queue.take(message(HookPoint::LoopEnd), now);
-    let last = queue.waiting.back().expect("a message");
+    let last = queue.waiting.back().expect("a message is queued");
     assert_eq!(last.left_out, 3);
     assert!(
         last.text()
@@ -65,7 +65,7 @@ fn full_queue_keeps_the_message_about_the_end_of_the_loop() {
     queue.take(message(HookPoint::LoopEnd), now);
     queue.take(message(HookPoint::IterationEnd), now);
     assert_eq!(queue.waiting.len(), WAITING_MAX);
-    let last = queue.waiting.back().expect("something waits");
+    let last = queue.waiting.back().expect("a message is queued");
     assert_eq!(last.event.point, HookPoint::LoopEnd);
 }
 
@@ -129,13 +129,13 @@ fn target_gets_only_its_configured_events() {
 
 #[test]
 fn a_signature_covers_time_and_body() {
-    // From `printf '1700000000.{}' | openssl dgst -sha256 -hmac key`.
+    // The expected value is the output of `printf '1700000000.{}' | openssl dgst -sha256 -hmac key`.
     let signature = format::signature("key", 1_700_000_000, "{}").expect("a signature");
     assert_eq!(
         signature,
         "9d713ed406bb7076d4123f0dc2c39d2df5c654ed4b0cd56b52c8b4c940bd63ae"
     );
-    // A key that is longer than a block is hashed first.
+    // HMAC hashes a key first if it is longer than a block.
     let long = format::signature(&"k".repeat(100), 1, "x").expect("a signature");
     assert_eq!(
         long,
@@ -169,7 +169,7 @@ fn debug_output_and_names_show_no_secret() {
         };
         let address = Address::all(&[settings], &secrets, &Proxies::default()).remove(0);
         let delivery = format::delivery(&address, &message(HookPoint::LoopEnd));
-        let delivery = delivery.expect("a delivery");
+        let delivery = delivery.expect("the message can be converted");
         let shown = format!("{delivery:?} {address:?} {}", address.name());
         assert!(!shown.contains("hunter"), "{shown}");
     }
@@ -184,6 +184,7 @@ fn line_break_in_a_mail_address_is_rejected() {
         ..notify(NotifyTarget::Email)
     };
     let address = Address::all(&[settings], &BTreeMap::new(), &Proxies::default()).remove(0);
-    let error = format::delivery(&address, &message(HookPoint::Error)).expect_err("no mail");
+    let error = format::delivery(&address, &message(HookPoint::Error))
+        .expect_err("an address with a line break is rejected");
     assert_eq!(error, "`from` is not a mail address");
 }

@@ -29,7 +29,7 @@ use crate::process::end_children;
 use crate::store::StoreError;
 use crate::store::snapshot::Durability;
 
-/// The loop of one working directory. It owns all state; the features own their tasks.
+/// Runs the loop of one working directory. The actor owns the state of the loop, and the features own their tasks.
 #[derive(Debug)]
 pub(super) struct Actor {
     /// The first field, so that dropping the actor ends the agent before it releases the lock.
@@ -43,11 +43,11 @@ pub(super) struct Actor {
     pub queue: InputQueue,
     pub channels: Channels,
     pub handle: LoopHandle,
-    /// When the whole process was about to be stopped by Ctrl-Z; `None` while it runs.
+    /// Time at which Ctrl-Z was handled and the process was about to be suspended; `None` while it runs.
     pub suspended: Option<std::time::Instant>,
 }
 
-/// The parts of the actor that features may read, and those that they may change.
+/// References to parts of the actor: data that features may read, and parts that they may change.
 type Parts<'a> = (
     Context<'a>,
     &'a mut Features,
@@ -56,7 +56,7 @@ type Parts<'a> = (
 );
 
 impl Actor {
-    /// Divides the actor, so that a feature can be changed while it reads the loop.
+    /// Splits the actor, so that a feature can be changed while it reads the data of the loop.
     pub fn parts(&mut self) -> Parts<'_> {
         let context = Context {
             config: &self.config,
@@ -75,7 +75,7 @@ impl Actor {
         )
     }
 
-    /// Gives the core one input, after the time during which the process was suspended, if it was.
+    /// Gives the core one input. If the process was suspended, the core first gets the duration of the suspension.
     pub async fn take(&mut self, input: Input) -> Result<(), Abort> {
         let taken = self.take_all(input).await;
         self.storage.failed |= taken.is_err();
@@ -93,8 +93,8 @@ impl Actor {
         self.pass(now, input).await
     }
 
-    /// One pass, in this order: decide, journal, sync, publish, act, save. No effect happens before its record is on disk. Which phase of
-    /// the loop follows which is decided by [`step`].
+    /// Handles one input: decide, journal, sync, publish, act, save. No effect happens before its record is on disk. [`step`] decides
+    /// which phase of the loop comes next.
     async fn pass(&mut self, now: Timestamp, input: Input) -> Result<(), Abort> {
         tracing::trace!(input = input.kind(), "input taken");
         let decided = step(&self.policy, &mut self.state, now, input);
@@ -127,7 +127,7 @@ impl Actor {
         self.features.hooks.cancel_outdated(&self.state);
         self.features.checks.cancel_outdated(&self.state);
         self.features.autocommit.cancel_outdated(&self.state);
-        // After the effects, because no effect depends on a snapshot or a backup.
+        // Snapshots and backups are written after the effects, because no effect depends on them.
         if let Some(durability) = durability {
             self.save(durability)?;
         }
@@ -137,7 +137,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Journals records. Waits for space while the disk is full.
+    /// Appends records to the journal. While the disk is full, waits for space.
     async fn append(&mut self, records: &[Record]) -> Result<(), Abort> {
         self.when_space(|storage, _| storage.journal.append(records))
             .await
@@ -161,7 +161,7 @@ impl Actor {
             features.server.idle();
             features.maintenance.prune_transcripts(context);
         }
-        // There may be no subscriber.
+        // Sending fails if there is no subscriber, which does not matter.
         let _ = self
             .channels
             .notices
@@ -169,7 +169,7 @@ impl Actor {
         self.channels.publish(&self.state);
     }
 
-    /// Waits for the next input of the core.
+    /// Waits for the next input for the core.
     pub async fn next_input(&mut self) -> Result<Input, Abort> {
         loop {
             if let Some(input) = self.queue.pop() {
@@ -179,7 +179,7 @@ impl Actor {
                 .map(|deadline| self.clock.instant_of(deadline));
             let asleep = clock::monotonic();
             let event = self.next_event(deadline, None).await;
-            // After Ctrl-Z the time of the suspension is measured exactly, and not by the clock.
+            // After Ctrl-Z the duration of the suspension is measured directly, so it is not derived from the late wakeup.
             let suspended = deadline
                 .filter(|_| self.suspended.is_none())
                 .and_then(|meant| clock::overslept(asleep, meant));
@@ -194,7 +194,7 @@ impl Actor {
         }
     }
 
-    /// Waits for the next event. With `retry` the disk is full.
+    /// Waits for the next event. `retry` is the time of the next write attempt while the disk is full.
     async fn next_event(&mut self, deadline: Option<Instant>, retry: Option<Instant>) -> Event {
         let waits = Waits {
             deadline,
@@ -205,7 +205,7 @@ impl Actor {
         self.features.next_event(&mut self.channels, waits).await
     }
 
-    /// Handles an event. Returns the input for the core, if there is one.
+    /// Handles an event. Returns an input for the core if the event causes one.
     async fn dispatch(&mut self, event: Event) -> Result<Option<Input>, Abort> {
         Ok(match event {
             Event::Shutdown { signal, urgency } => Some(Input::Shutdown { signal, urgency }),
@@ -231,7 +231,7 @@ impl Actor {
         })
     }
 
-    /// Handles an event of a feature. Returns the input for the core, if there is one.
+    /// Handles an event of a feature. Returns an input for the core if the event causes one.
     pub async fn feature_event(&mut self, event: Event) -> Option<Input> {
         let (context, features, queue, clock) = self.parts();
         features.event(context, event, clock, queue).await
@@ -255,7 +255,7 @@ impl Actor {
             GitReply::Snapshot { iteration, result } => {
                 let autocommit = &mut self.features.autocommit;
                 let input = autocommit.snapshot_ended(&self.state, iteration, result);
-                // The snapshot is recorded before the agent changes the work tree.
+                // The git snapshot is recorded before the agent can change the work tree.
                 if let Some(input) = input {
                     self.take(input).await?;
                 }
@@ -275,12 +275,12 @@ impl Actor {
         })
     }
 
-    /// Handles a request of a caller. Returns the input for the core, if there is one.
+    /// Handles a request of a caller. Returns an input for the core if the request needs a decision.
     fn request(&mut self, request: LoopRequest) -> Option<Input> {
         match request {
             LoopRequest::Incident(incident) => Some(Input::Incident(incident)),
             LoopRequest::Register { point, hook, reply } => {
-                // The hook stays registered if the caller has gone.
+                // The hook stays registered even if the caller no longer waits.
                 let _ = reply.send(self.register_hook(point, hook));
                 None
             }
@@ -302,7 +302,7 @@ impl Actor {
         }
     }
 
-    /// Registers a hook, and allows the time for it.
+    /// Registers a hook, and adds its timeout to the time limit of its point.
     pub fn register_hook(
         &mut self,
         point: HookPoint,
@@ -320,14 +320,14 @@ impl Actor {
         Ok(())
     }
 
-    /// Uses reloaded settings once their reload is recorded.
+    /// Applies reloaded settings after their reload was recorded.
     fn apply_reload(&mut self, records: &[Record]) {
         let Some(settings) = self.features.reload.take_recorded(records) else {
             return;
         };
         self.config.settings = settings;
         self.config.launch = self.state.launch.clone();
-        // The next process of the agent learns whether the loop manages its context.
+        // The new settings may change how the agent is started: its next process learns whether the loop manages its context.
         if let Ok(agent) = self.config.agent() {
             self.agent = agent;
         }
@@ -343,14 +343,14 @@ impl Actor {
         self.features.session.set_patterns(settings);
     }
 
-    /// Tells the backups who makes the changes of the work tree that no survey has covered.
+    /// Tells the backup task who makes the changes in the work tree that no survey has covered yet.
     fn note_change_owner(&mut self) {
         let (context, features, ..) = self.parts();
         let owner = features.autocommit.change_owner(context);
         features.backups.set_change_owner(owner);
     }
 
-    /// Returns whether it matters how long the loop ran.
+    /// Returns whether the loop has a time budget, so that its run time must be saved.
     fn has_time_budget(&self) -> bool {
         !self.policy.budgets.duration.is_zero()
     }
@@ -365,7 +365,7 @@ impl Actor {
         check.into_iter().chain(alive).chain(backup).min()
     }
 
-    /// Repairs and saves the files of the loop. An iteration may take hours, and this runner could be killed before its end.
+    /// Repairs and saves the files of the loop during an iteration, which may take hours: the runner could be killed before it ends.
     async fn check_files(&mut self) -> Result<(), Abort> {
         self.features.snapshots.touched();
         if self.has_time_budget() {
@@ -411,7 +411,7 @@ impl Actor {
         )
     }
 
-    /// Orders a backup.
+    /// Starts a backup in the background.
     pub fn back_up(&mut self) -> Result<(), RunError> {
         self.note_change_owner();
         let now = self.clock.now();
@@ -425,8 +425,8 @@ impl Actor {
         )
     }
 
-    /// Checks all files of the loop once, and repairs and records what is damaged. The lock goes first: nothing may be written where
-    /// another runner works.
+    /// Checks all files of the loop once, repairs damaged ones and records the repairs. The lock is checked first: nothing may be written
+    /// if another runner has taken over the directory.
     async fn repair(&mut self, now: Timestamp) -> Result<(), Abort> {
         self.features.snapshots.checked();
         let session = &mut self.features.session;
@@ -440,7 +440,7 @@ impl Actor {
         let journal = self.repair_journal(now).await?;
         let control = &mut self.features.control;
         let socket = control.repair_socket(&mut self.queue).await;
-        // Without the key the other files could not be read. If it cannot be written, the next repair tries again.
+        // The key is restored first, because the other files cannot be read without it. If it cannot be written, the next repair tries again.
         let _ = self.config.encryption.put_back_identity();
         let snapshots = &mut self.features.snapshots;
         let snapshot = match snapshots.is_damaged(&self.config, self.state.loop_id) {
@@ -461,9 +461,9 @@ impl Actor {
         Ok(())
     }
 
-    /// Restores the journal although another runner has the directory: that runner does not know this loop, and does not use its directory.
+    /// Restores the journal although another runner has the lock: that runner runs another loop and does not use the directory of this one.
     async fn rescue_journal(&mut self, now: Timestamp) {
-        // An error here is less important than the lost lock.
+        // The error is ignored, because the lost lock is reported and is more important.
         if let Ok(Some(how)) = self.storage.journal.rescue() {
             let _ = self.record_repair(now, Repair::Journal, how).await;
             let _ = self.storage.journal.sync();
@@ -476,7 +476,7 @@ impl Actor {
         }
         let repaired = self
             .when_space(|storage, state| {
-                // Checked again, because an earlier attempt may have changed the file.
+                // The damage is checked again, because an earlier attempt may have changed the file.
                 let Some(damage) = storage.journal.damage() else {
                     return Ok(None);
                 };
@@ -492,7 +492,7 @@ impl Actor {
         Ok(Some(repaired.how))
     }
 
-    /// Closes the segment of the journal and begins the next one. If that fails, the files are repaired, and it is tried once more.
+    /// Closes the journal segment and begins the next one. If that fails, repairs the files and tries once more.
     async fn next_segment(&mut self, now: Timestamp) -> Result<(), Abort> {
         let mut next = self.storage.journal.next_segment(&mut self.state, now);
         if let Err(StoreError::File(FsError::Io { .. })) = &next
@@ -504,7 +504,7 @@ impl Actor {
             if let Some(how) = moved.map_err(RunError::Journal)? {
                 self.record_repair(now, Repair::Journal, how).await?;
             }
-            // The repair may have begun the next segment.
+            // The repair may already have begun the next segment.
             if !self.storage.journal.is_full() {
                 return Ok(());
             }
@@ -517,7 +517,7 @@ impl Actor {
                 self.features.maintenance.compress_segments(closed);
                 Ok(())
             }
-            // The segment grows until there is space for the next one.
+            // On a full disk, the current segment grows until there is space for the next one.
             Err(error) if error.is_full_disk() => Ok(()),
             Err(error) => Err(RunError::Journal(error).into()),
         }
@@ -533,13 +533,13 @@ impl Actor {
     async fn try_leave_segment(&mut self, segment: &Path, why: &str) -> Result<(), Abort> {
         let is_current = |actor: &Self| actor.storage.journal.part().path == *segment;
         if !is_current(self) {
-            // An earlier backup reported it.
+            // The damage of this segment was already reported after an earlier backup.
             return Ok(());
         }
         let now = self.clock.now();
         self.next_segment(now).await?;
         if is_current(self) {
-            // For example, the disk is full. The next backup finds the damage again.
+            // The new segment cannot be written, for example because the disk is full. The next backup finds the damage again.
             self.queue.warn(backup_failed(why));
             return Ok(());
         }
@@ -549,7 +549,7 @@ impl Actor {
         Ok(self.back_up()?)
     }
 
-    /// Records a repair. It has no effects.
+    /// Records a repair. The record has no effects.
     async fn record_repair(
         &mut self,
         now: Timestamp,
@@ -596,7 +596,7 @@ impl Actor {
             }
             if full_since.replace(since).is_none() {
                 self.publish_disk_full(end);
-                // If the future of the run is dropped here, the state stays ahead of the journal.
+                // If the future of the run is dropped while waiting, the state stays newer than the journal.
                 self.storage.failed = true;
             }
             let retry = now.after(disk_full::RETRY_INTERVAL).min(end);
@@ -604,7 +604,7 @@ impl Actor {
         }
     }
 
-    /// The published status stays as it was, but for the wait.
+    /// Publishes the last status again, with the wait for disk space added.
     fn publish_disk_full(&self, end: Timestamp) {
         self.channels.status.send_modify(|status| {
             status.waiting = Some(WaitSummary {
@@ -612,11 +612,11 @@ impl Actor {
                 until: Some(end),
             });
         });
-        // There may be no subscriber.
+        // Sending fails if there is no subscriber, which does not matter.
         let _ = self.channels.notices.send(Notice::DiskFull { until: end });
     }
 
-    /// Waits for a moment. Inputs are queued, in order.
+    /// Waits until `moment`. Inputs that arrive meanwhile are queued in order.
     async fn wait_for_space(&mut self, moment: Timestamp) -> Result<(), Abort> {
         let retry = Some(self.clock.instant_of(moment));
         loop {
@@ -641,7 +641,7 @@ impl Actor {
         self.features
             .shutdown(self.config.settings.state.enabled)
             .await;
-        // Last, because processes that git left are children of this process, and no guard ends them.
+        // Children of this process are ended last: they include processes that git left, which no guard ends.
         end_children(self.config.adoption, &self.state.loop_id.to_string()).await;
         self.queue.clear();
         self.suspended = None;

@@ -1,5 +1,5 @@
-//! Autocommit: snapshots of the work tree before iterations, surveys and commits after them, and rollbacks. The git worker does the work;
-//! a turn of the agent waits here for the snapshot before it.
+//! Autocommit: snapshots of the work tree before iterations, surveys and commits after them, and rollbacks. The git worker runs the git
+//! operations. A turn of the agent is deferred here until the snapshot before it is taken.
 
 mod git_worker;
 
@@ -28,24 +28,24 @@ use git_worker::{
 
 pub(super) use git_worker::GitReply;
 
-/// The clock of a file system may be this much behind.
+/// Tolerance for the timestamps of a file system, which may be older than the system time.
 const FILE_CLOCK_LAG: Duration = Duration::from_millis(20);
 
 /// The git operations of one run.
 #[derive(Debug)]
 pub(super) struct Autocommit {
     worker: Option<GitWorker>,
-    /// Whether the survey at the start of the run is done.
+    /// Whether the survey at the start of the run has finished.
     opened: bool,
-    /// The turn that waits for the snapshot before it.
+    /// The turn that waits for its snapshot; `None` if no turn waits.
     deferred: Option<DeferredTurn>,
-    /// The iteration that has a snapshot, as far as this run knows. A later attempt at it does not replace the snapshot.
+    /// The iteration that is known to have a snapshot. A later attempt at the same iteration does not replace it.
     has_snapshot: Option<u32>,
     /// The time of the last record before this run.
     ran_until: Timestamp,
 }
 
-/// A turn that waits, at most until `due`.
+/// A turn that waits for its snapshot, at most until `due`.
 #[derive(Debug)]
 struct DeferredTurn {
     turn: TurnOrder,
@@ -63,7 +63,7 @@ impl Autocommit {
         }
     }
 
-    /// Starts the git worker with a survey of the changes since the loop last ran. Returns whether changes can be tracked.
+    /// Starts the git worker, which first surveys the changes since the last run. Returns whether changes can be tracked.
     pub fn start(&mut self, context: Context<'_>, queue: &mut InputQueue) -> bool {
         let Context { config, state, .. } = context;
         self.has_snapshot = iteration_with_snapshot(state);
@@ -71,7 +71,7 @@ impl Autocommit {
         let bounds = Bounds::of(&config.settings, &config.working_dir);
         let rules = match repository.then(|| bounds.rules()).transpose() {
             Ok(rules) => rules,
-            // Without valid patterns, protected files could be committed.
+            // If the patterns are not valid, nothing is committed, because protected files could be committed too.
             Err(error) => {
                 queue.push(no_change_detection(&error.to_string()));
                 return false;
@@ -107,7 +107,7 @@ impl Autocommit {
         await_some(self.worker.as_mut().map(GitWorker::next_event)).await
     }
 
-    /// Returns when the deferred turn begins without its snapshot.
+    /// Returns when the deferred turn starts even without its snapshot.
     pub fn snapshot_due(&self) -> Option<Instant> {
         self.deferred.as_ref().map(|deferred| deferred.due)
     }
@@ -117,7 +117,7 @@ impl Autocommit {
         self.worker.is_some() && !self.opened
     }
 
-    /// The survey at the start of the run is done.
+    /// Marks the survey at the start of the run as finished.
     pub fn opened(&mut self) {
         self.opened = true;
         if let Some(deferred) = &mut self.deferred {
@@ -125,7 +125,7 @@ impl Autocommit {
         }
     }
 
-    /// The loop itself is about to change the work tree outside of an iteration.
+    /// Marks that the loop itself is about to change the work tree outside of an iteration.
     pub fn owe_survey(&self) {
         if let Some(worker) = &self.worker {
             worker.owe_survey();
@@ -141,7 +141,7 @@ impl Autocommit {
         }
     }
 
-    /// Orders the snapshot before a turn. Returns the turn if it need not wait.
+    /// Orders the snapshot before a turn. Returns the turn if it need not wait for the snapshot.
     pub fn defer(&mut self, context: Context<'_>, turn: TurnOrder) -> Option<TurnOrder> {
         let iteration = turn.iteration;
         let only_survey = self.has_snapshot == Some(iteration);
@@ -164,12 +164,12 @@ impl Autocommit {
         }
     }
 
-    /// Returns the turn that waits for its snapshot, which begins now.
+    /// Takes out the turn that waits for its snapshot, so that it can start now.
     pub fn take_deferred(&mut self) -> Option<TurnOrder> {
         self.deferred.take().map(|deferred| deferred.turn)
     }
 
-    /// Returns what is recorded of a snapshot.
+    /// Returns the input that records the result of a snapshot.
     pub fn snapshot_ended(
         &mut self,
         state: &State,
@@ -195,7 +195,7 @@ impl Autocommit {
         }
     }
 
-    /// The snapshot before a turn took too long, and is canceled. Returns the warning about it.
+    /// Cancels the snapshot before a turn, because it took too long. Returns a warning.
     pub fn snapshot_timed_out(&mut self, context: Context<'_>) -> Input {
         if let Some(worker) = &self.worker {
             worker.snapshot.cancel();
@@ -213,7 +213,7 @@ impl Autocommit {
         no_snapshot(iteration, &format!("git took more than {seconds} s"))
     }
 
-    /// Ends a turn that has not begun. Returns whether nothing else has to be ended.
+    /// Cancels a deferred turn. Returns true if nothing else has to be ended.
     pub fn end_deferred(
         &mut self,
         generation: Generation,
@@ -224,7 +224,7 @@ impl Autocommit {
         let Some(deferred) = self.deferred.take_if(waits) else {
             return false;
         };
-        // The worker is needed for the survey after the iteration.
+        // Only the snapshot is canceled. The worker keeps running, because it is needed for the survey after the iteration.
         if let Some(worker) = &self.worker {
             worker.snapshot.cancel();
         }
@@ -238,7 +238,7 @@ impl Autocommit {
                     reason: Some(reason),
                     ..TurnEnd::default()
                 };
-                // The process of the session runs, whether or not the turn has begun.
+                // The process of the session runs even if the turn has not begun. Signals stronger than an interrupt must still reach it.
                 (AgentInput::TurnEnded(end), rung == StopSignal::Interrupt)
             }
         };
@@ -251,7 +251,7 @@ impl Autocommit {
         over
     }
 
-    /// Orders the survey after an iteration and, if there is an order for it, a commit.
+    /// Orders the survey after an iteration, and a commit if the core ordered one.
     pub fn commit(
         &mut self,
         context: Context<'_>,
@@ -272,7 +272,7 @@ impl Autocommit {
                 }
                 Err("git has not finished its earlier work".to_owned())
             }
-            // A warning said so when the run began.
+            // Without a worker there is no result. A warning was recorded at the start of the run.
             None => Ok(AutocommitResult::default()),
         };
         queue.push(Input::AutocommitFinished { number, kept });
@@ -301,17 +301,17 @@ impl Autocommit {
             Phase::Working { work } => work.ending.is_some(),
             _ => true,
         };
-        // A turn that is about to end does not need its snapshot.
+        // The snapshot of a turn that is about to be ended is not needed.
         if self.deferred.is_some() && ending {
             worker.snapshot.cancel();
         }
-        // A loop that is about to end does not need its rollback. The worker undoes the changes made so far.
+        // The rollback is canceled if the loop is about to end. The worker undoes the changes made so far.
         if state.stop.is_some() && state.rolling_back().is_some() {
             worker.rollback.cancel();
         }
     }
 
-    /// Ends the git worker. References of snapshots are made, or removed if the loop is not kept.
+    /// Stops the git worker. The git references of snapshots are created, or removed if the loop is not stored.
     pub async fn shutdown(&mut self, keep: bool) {
         self.deferred = None;
         if let Some(worker) = self.worker.take() {
@@ -320,18 +320,18 @@ impl Autocommit {
     }
 }
 
-/// Returns whether the effects do more than to survey files. Their records must be synced first.
+/// Returns whether an effect does more than survey files. The records of such effects must be synced first.
 pub(super) fn change_something(policy: &Policy, effects: &[Effect]) -> bool {
     let surveys = |effect: &Effect| matches!(effect, Effect::Autocommit { commit: None, .. });
     (has_repository(policy) && !effects.is_empty()) || !effects.iter().all(surveys)
 }
 
-/// Returns what the core learns of a reply about a rollback.
+/// Returns the input that reports the result of a rollback to the core.
 pub(super) fn rolled_back(iteration: u32, result: Result<String, RollbackFailure>) -> Input {
     let result = match result {
         Ok(note) => Ok(note),
         Err(RollbackFailure::Unchanged(why)) => Err(why),
-        // No iteration may continue from such a work tree, and none may commit it. The loop ends.
+        // After a partial rollback no iteration may continue from this work tree or commit it, so the loop ends.
         Err(RollbackFailure::Partial(why)) => {
             return Input::Broken {
                 reason: format!(
@@ -387,7 +387,7 @@ fn commit_message(context: Context<'_>, order: &CommitOrder) -> String {
         session: order.session,
         loop_id: context.state.loop_id,
     };
-    // The settings were validated, so that the text parses.
+    // The text always parses, because the settings were validated.
     let message = text.parse::<CommitMessage>();
     message.map_or_else(|_| text.clone(), |message| message.fill(&facts))
 }
@@ -396,7 +396,7 @@ fn due_in(time: Duration) -> Instant {
     Instant::from_std(clock::monotonic() + time)
 }
 
-/// Returns the iteration that is repeated, if its snapshot was taken before its agent began.
+/// Returns the iteration that will be repeated, if its snapshot was taken before its agent started.
 fn iteration_with_snapshot(state: &State) -> Option<u32> {
     let begun = match &state.phase {
         Phase::Working { work } => work.launched.is_some(),

@@ -1,4 +1,4 @@
-//! Backups of the loop: when one is due, and its upload. The maintenance thread takes the backup itself.
+//! Decides when a backup of the loop is due, and manages its upload. The maintenance thread writes the backup itself.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -23,20 +23,20 @@ use crate::store::recover::Recovered;
 use crate::store::snapshot::Snapshot;
 use tachikoma_core::error_chain as chain;
 
-/// The backups of one run.
+/// The backup schedule of one run.
 #[derive(Debug)]
 pub(super) struct BackupSchedule {
-    /// The last record in the last backup.
+    /// Number of the last record in the last backup; `None` before the first backup.
     last: Option<Seq>,
-    /// When the last backup was ordered, or the run began.
+    /// When the last backup was ordered; before the first backup, when the run began.
     since: Instant,
-    /// Whether a warning said that the queue of the maintenance thread is full. Reset by the next backup.
+    /// Whether the warning about a full queue of the maintenance thread was recorded. Reset by the next backup.
     warned: bool,
     /// The owner of the changes in the work tree that no survey has covered yet. The maintenance thread reads it.
     owner: watch::Sender<ChangeOwner>,
-    /// Uploads backups; `None` until the first one is to be uploaded.
+    /// The uploader; `None` until the first upload.
     uploader: Option<Uploader>,
-    /// Whether the run ends by a signal, which may be the shutdown of the machine.
+    /// Whether the run ends because of a signal, which may be a machine shutdown.
     hurried: bool,
 }
 
@@ -52,7 +52,7 @@ impl BackupSchedule {
         }
     }
 
-    /// Takes note of records. The upload of the last backup is not a reason for another backup.
+    /// Notes new records, which make a backup necessary. Records about the upload of the last backup are ignored.
     pub fn note(&mut self, records: &[Record]) {
         for record in records {
             let is_of_upload = matches!(
@@ -65,7 +65,7 @@ impl BackupSchedule {
         }
     }
 
-    /// Sets who makes the changes of the work tree from here on that no survey has covered.
+    /// Sets who makes the changes in the work tree that the next survey will find.
     pub fn set_change_owner(&self, owner: ChangeOwner) {
         self.owner.send_replace(owner);
     }
@@ -82,7 +82,7 @@ impl BackupSchedule {
         self.due(config).is_some_and(|due| due <= now())
     }
 
-    /// Orders a backup of the loop as it is, unless the last one has the same state. The journal is synced first: a backup must not
+    /// Orders a backup of the current state, unless the last backup has the same state. The journal is synced first: a backup must not
     /// contain records that the journal may lose.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl BackupSchedule {
             return Ok(());
         }
         storage.sync()?;
-        // Another runner may have the directory. The next repair of the lock finds out.
+        // No backup is made if another runner may use the directory. The next repair checks the lock.
         if !config.working_dir.is_dir() || !storage.lock.is_in_place(&config.working_dir) {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl BackupSchedule {
         Uploader::next_event(&mut self.uploader).await
     }
 
-    /// The run ends with an outcome, or without one.
+    /// Notes that the run ends. `None` means that it ends without an outcome.
     pub fn run_ends(&mut self, outcome: Option<&Outcome>) {
         self.hurried = matches!(outcome, None | Some(Outcome::Signal { .. }));
     }
@@ -175,15 +175,15 @@ impl BackupSchedule {
         self.uploader.is_some()
     }
 
-    /// Returns whether the end of the run has time for the last backup and its upload.
+    /// Returns whether the end of the run waits for the last backup and its upload.
     pub fn waits_for_upload(&self) -> bool {
         self.uploader.is_some() && !self.hurried
     }
 
-    /// Stops to queue backups. Returns the uploads that are left.
+    /// Stops queueing backups. Returns the uploads that are still running.
     pub fn drain(&mut self, context: Context<'_>) -> Option<Drain> {
         let time = match self.hurried {
-            // A signal may be the shutdown of the machine.
+            // After a signal the time is short, because the machine may be shutting down.
             true => Duration::from_secs(2),
             false => Duration::from_secs(30),
         };
@@ -193,13 +193,13 @@ impl BackupSchedule {
     }
 }
 
-/// Returns whether a session is about to be replaced, which is a reason for a backup.
+/// Returns whether a session is about to be replaced. A backup is made before that.
 pub(super) fn is_wanted(records: &[Record]) -> bool {
     let is_reboot = |record: &Record| matches!(record.event, LoopEvent::RebootStarted { .. });
     records.iter().any(is_reboot)
 }
 
-/// Backs up a loop before its files are migrated. Returns the warning about it, if there is one.
+/// Backs up a loop before its files are migrated. Returns a warning if the backup failed.
 pub(super) fn before_migration(
     config: &LoopConfig,
     dir: &Path,

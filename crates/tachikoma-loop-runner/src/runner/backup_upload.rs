@@ -1,5 +1,5 @@
-//! Uploads backups to the object store. A separate thread sends one backup at a time. Only the newest waiting backup is kept. The loop
-//! never waits for it, and records its incidents.
+//! Uploads backups to the object store. A separate thread uploads one backup at a time. Only the newest waiting backup is kept. The loop
+//! never waits for the thread, and records its incidents.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -15,29 +15,29 @@ use crate::cloud::{Cloud, Error, SendError, UploadedBackup};
 use crate::task::panicked;
 use tachikoma_core::error_chain as chain;
 
-/// The number of attempts to send one backup. The next backup is sent even if this one failed.
+/// Maximum number of attempts to upload one backup. The next backup is uploaded even if this one failed.
 const ATTEMPTS_MAX: u32 = 5;
 
 /// Wait before the second attempt. Each later wait is twice as long. The four waits take 15 s in total, enough for a server restart.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Enough for 300 MiB at 500 KiB a second.
+/// Timeout of one attempt. It is enough for 300 MiB at 500 KiB per second.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Limit for listing backups and deleting old ones. The next backup must not wait longer. Backups that stay are deleted after it.
+/// Timeout for listing backups and deleting old ones, so that the next backup does not wait longer. The next upload deletes the rest.
 const PRUNE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long the end of a loop waits for the deletion of old backups after its last backup is uploaded.
 const LAST_PRUNE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Inputs that may wait for the actor.
+/// Size of the queue of inputs for the actor.
 const EVENTS_MAX: usize = 16;
 
-/// The error of a backup that was not sent before the loop ended.
+/// Error message for a backup that was not uploaded before the loop ended.
 const TOO_LATE: &str =
     "the loop ended before it was sent; `tachikoma state backup` sends another one";
 
-/// A backup to send.
+/// A backup that waits for its upload.
 #[derive(Clone, Debug)]
 pub(super) struct PendingUpload {
     pub path: PathBuf,
@@ -53,7 +53,7 @@ impl PendingUpload {
     }
 }
 
-/// Holds the newest backup that waits for its upload.
+/// Channel with the newest backup that waits for its upload.
 pub(super) type UploadQueue = watch::Sender<Option<PendingUpload>>;
 
 /// The upload thread.
@@ -61,16 +61,16 @@ pub(super) type UploadQueue = watch::Sender<Option<PendingUpload>>;
 pub(super) struct Uploader {
     queue: UploadQueue,
     events: mpsc::Receiver<Input>,
-    /// Dropping it ends the upload that is running.
+    /// Dropping the sender cancels the running upload.
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Uploader {
-    /// Starts the thread. It begins with `probe`, if one is given.
+    /// Starts the thread. It first runs `probe` if one is given.
     ///
     /// # Errors
-    /// The thread cannot be started. Backups stay on this machine then.
+    /// The thread cannot be started. Backups are then not uploaded.
     pub fn start(probe: Option<CloudProbe>) -> Result<Self, String> {
         let (queue, waiting) = watch::channel(None);
         let (sender, events) = mpsc::channel(EVENTS_MAX);
@@ -86,7 +86,7 @@ impl Uploader {
                     _ = stopped => {}
                 }
             });
-            // A disk that hangs must not hold up the end of the thread.
+            // The thread does not wait for file operations, which would hang on a broken disk.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new()
@@ -121,7 +121,7 @@ impl Uploader {
         std::future::pending().await
     }
 
-    /// The loop has ended. No further backup is queued, and the last one is sent until `deadline`.
+    /// After the end of the loop: no further backup is queued, and the last one is uploaded until `deadline`.
     pub fn drain(self, last_recorded: Option<String>, deadline: Instant) -> Drain {
         let last = self.queue.borrow().as_ref().map(PendingUpload::name);
         let mut drain = Drain {
@@ -138,12 +138,12 @@ impl Uploader {
     }
 }
 
-/// The last upload of a run.
+/// Waits for the last upload of a run.
 #[derive(Debug)]
 pub(super) struct Drain {
-    /// The last backup with a recorded result.
+    /// Name of the last backup for which a result was recorded.
     recorded: Option<String>,
-    /// The last backup that was queued.
+    /// Name of the last backup that was queued.
     last: Option<String>,
     deadline: Instant,
     until: Instant,
@@ -153,7 +153,7 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Waits for the next input to record; `None` when the uploader is done or the time is over. Cancel-safe.
+    /// Waits for the next input to record. Returns `None` when the uploader is done or the deadline has passed. Cancel-safe.
     pub async fn next_event(&mut self) -> Option<Input> {
         let input = tokio::select! {
             () = sleep_until(self.until) => None,
@@ -169,7 +169,7 @@ impl Drain {
         Some(input)
     }
 
-    /// After the last backup is sent, only the deletion of old ones is left.
+    /// Shortens the deadline after the last upload, because only the deletion of old backups is left.
     fn limit_prune(&mut self) {
         if self.recorded == self.last {
             let soon = Instant::from_std(clock::monotonic() + LAST_PRUNE_TIMEOUT);
@@ -177,7 +177,7 @@ impl Drain {
         }
     }
 
-    /// Stops the thread. Returns the incident of the last backup if it was not sent.
+    /// Stops the thread. Returns an incident if the last backup was not uploaded.
     pub fn finish(self) -> Option<Incident> {
         drop(self.stop);
         let name = self
@@ -187,7 +187,7 @@ impl Drain {
         Some(Incident::CloudFailed {
             name,
             error: TOO_LATE.to_owned(),
-            // The thread has not reported the number of attempts.
+            // The number of attempts is unknown, because the thread has not reported it.
             attempts: 0,
         })
     }
@@ -203,7 +203,7 @@ pub(super) struct CloudProbe {
 }
 
 impl CloudProbe {
-    /// Returns the problem that a person should know, if there is one.
+    /// Returns a warning if the object store cannot be used.
     async fn warning(self) -> Option<String> {
         let Self {
             cloud,
@@ -213,7 +213,7 @@ impl CloudProbe {
         let url = &cloud.url;
         let listed = match timeout(PRUNE_TIMEOUT, cloud.list(Some(loop_id))).await {
             Ok(Ok(listed)) => listed,
-            // Without a limit nothing is deleted, and listing need not be permitted.
+            // Without a maximum number of backups nothing is deleted, so it does not matter that listing is refused.
             Ok(Err(Error::Refused { .. })) if cloud.max == 0 => return None,
             Ok(Err(error)) => {
                 let why = chain(&error);
@@ -235,7 +235,7 @@ impl CloudProbe {
     }
 }
 
-/// Probes the object store, and sends the backups that are queued meanwhile.
+/// Checks the object store, and at the same time uploads queued backups.
 async fn serve(
     probe: Option<CloudProbe>,
     waiting: watch::Receiver<Option<PendingUpload>>,
@@ -245,21 +245,21 @@ async fn serve(
         if let Some(probe) = probe
             && let Some(warning) = probe.warning().await
         {
-            // The receiver is dropped with the loop.
+            // Sending fails if the loop was dropped, which does not matter.
             let _ = events.send(warning_input(warning)).await;
         }
     };
     let uploads = upload_all(waiting, events.clone());
     tokio::pin!(uploads);
     tokio::select! {
-        // The probe need not end when all backups are sent.
+        // When all backups are uploaded, the check of the object store is canceled.
         () = &mut uploads => return,
         () = probed => {}
     }
     uploads.await;
 }
 
-/// Sends queued backups until all senders are dropped.
+/// Uploads queued backups until all senders are dropped.
 async fn upload_all(
     mut waiting: watch::Receiver<Option<PendingUpload>>,
     events: mpsc::Sender<Input>,
@@ -267,16 +267,16 @@ async fn upload_all(
     while waiting.changed().await.is_ok() {
         let taken = waiting.borrow_and_update().clone();
         let Some(pending) = taken else { continue };
-        // The receiver is dropped with the loop.
+        // Sending fails if the loop was dropped. Then no more backups are uploaded.
         let report = async |incident| events.send(Input::Incident(incident)).await.is_ok();
         let reported = match upload(pending, &mut waiting).await {
             UploadResult::Uploaded(pending, sent) => {
-                // Reported first, because deleting old backups may take long.
+                // The upload is reported before old backups are deleted, which may take long.
                 let (name, bytes) = (pending.name(), sent.bytes);
                 let reported = report(Incident::CloudCopied { name, bytes }).await;
                 let failed = tokio::select! {
                     failed = prune(&pending, &sent) => failed,
-                    // Old backups are deleted after the next upload.
+                    // If the next backup is queued, old backups are deleted after its upload instead.
                     () = another(waiting.clone()) => None,
                 };
                 match failed {
@@ -297,18 +297,18 @@ async fn upload_all(
 enum UploadResult {
     Uploaded(PendingUpload, UploadedBackup),
     Failed(Incident),
-    /// The file was deleted, and no newer backup waits.
+    /// The file was deleted, and no newer backup is queued.
     FileGone,
 }
 
-/// Waits for the next backup; does not return if there will be none.
+/// Waits until the next backup is queued. Never returns if there will be none.
 async fn another(mut waiting: watch::Receiver<Option<PendingUpload>>) {
     if waiting.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Deletes old backups in the object store. Returns the incident if that fails.
+/// Deletes old backups in the object store. Returns an incident if that fails.
 async fn prune(pending: &PendingUpload, sent: &UploadedBackup) -> Option<Incident> {
     let error = match timeout(PRUNE_TIMEOUT, pending.cloud.prune(sent)).await {
         Ok(Ok(())) => return None,
@@ -326,7 +326,7 @@ fn took_longer_than(limit: Duration) -> String {
     format!("it took longer than {}", humantime::format_duration(limit))
 }
 
-/// Sends one backup, or the newest one that was queued while the first could not be sent.
+/// Uploads one backup. If a newer one is queued during a retry, uploads that one instead.
 async fn upload(
     mut pending: PendingUpload,
     waiting: &mut watch::Receiver<Option<PendingUpload>>,

@@ -1,4 +1,4 @@
-//! Builds a loop for a program that embeds this library: every value but the directory and the prompt has a default.
+//! Builder of a loop for programs that embed this library. Only the directory and the prompt are required.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,10 +16,10 @@ use crate::store::encryption::{Encryption, IDENTITY, KeySource, Passphrase};
 use super::LoopRunner;
 use super::open::OpenError;
 
-/// The argument with which a program that embeds this library is started again as the guard of its agents.
+/// Argument with which the embedding program is started again as the guard of its agents.
 const GUARD_ARGUMENT: &str = "__tachikoma-guard";
 
-/// Runs the guard, if this process was started as one. Returns `None` in every other process.
+/// Runs the guard if this process was started as a guard. Returns `None` in every other process.
 ///
 /// The runner starts the embedding program a second time, as the guard that is the parent of all agents. Call this function first in
 /// `main`, before a thread is started, and return its exit code. A program that names another guard ([`LoopBuilder::guard`]) does not need it.
@@ -69,8 +69,8 @@ impl LoopBuilder {
         }
     }
 
-    /// Sets all settings. Without it they have the defaults of docs/config.md. It replaces the effects of [`LoopBuilder::agent`],
-    /// [`LoopBuilder::command`] and [`LoopBuilder::max_iterations`], if they were called before.
+    /// Sets all settings. The defaults are in docs/config.md. It overrides earlier calls of [`LoopBuilder::agent`],
+    /// [`LoopBuilder::command`] and [`LoopBuilder::max_iterations`].
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
@@ -82,13 +82,13 @@ impl LoopBuilder {
         self
     }
 
-    /// Makes a program the agent: it is started once in each iteration, with the prompt on its standard input.
+    /// Uses a program as the agent: it is started once in each iteration, with the prompt on its standard input.
     pub fn command<T: Into<String>>(mut self, program: impl IntoIterator<Item = T>) -> Self {
         self.settings.agents.command.program = program.into_iter().map(Into::into).collect();
         self.agent(AgentName::Command)
     }
 
-    /// Sets after how many iterations the loop ends; zero means unlimited.
+    /// Sets the number of iterations after which the loop ends; zero means unlimited.
     pub fn max_iterations(mut self, limit: u32) -> Self {
         self.settings.max_iterations = limit;
         self
@@ -113,13 +113,13 @@ impl LoopBuilder {
         self
     }
 
-    /// Sets the directory of the control socket, which the user alone may write to. The default is below the directory for temporary files.
+    /// Sets the directory of the control socket. Only the user may write to it. The default is below the directory for temporary files.
     pub fn runtime_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.runtime_dir = dir.into();
         self
     }
 
-    /// Sets the values of the variables that the `[[notify]]` settings name. By default there are none.
+    /// Sets the values of the environment variables that the `[[notify]]` settings name. The default is empty.
     pub fn secrets(mut self, secrets: BTreeMap<String, Secret>) -> Self {
         self.secrets = secrets;
         self
@@ -159,7 +159,7 @@ impl LoopBuilder {
         })
     }
 
-    /// Opens the loop of the directory, or begins one, without running it.
+    /// Opens the loop of the directory, or begins a new one, without running it.
     ///
     /// # Errors
     /// The loop cannot be run; see [`LoopRunner::open`].
@@ -168,7 +168,7 @@ impl LoopBuilder {
     }
 }
 
-/// Returns the encryption that the settings name. A passphrase comes from its file only.
+/// Returns the configured encryption. A passphrase is only read from its file.
 fn encryption(working_dir: &Path, settings: &Settings) -> Encryption {
     let state = &settings.state;
     let resolve = |path: &PathBuf| working_dir.join(path);

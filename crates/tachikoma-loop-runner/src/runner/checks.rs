@@ -22,15 +22,15 @@ use tachikoma_core::error_chain as chain;
 /// The running check, and state of checks that is not in the journal.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    /// The check that the loop waits for, or that is being ended.
+    /// The check that the loop waits for, or that is being canceled; `None` if no check runs.
     run: Option<CheckRun>,
-    /// The history of the tests, which is written when their run is recorded.
+    /// The test history to write after the test run is recorded.
     unwritten_history: Option<TestsSeen>,
-    /// The last warnings about test results.
+    /// The last warnings about test results, so that they are not repeated.
     reported: Vec<String>,
-    /// Stop scripts that cannot be run, with the reason that was reported.
+    /// Stop scripts that cannot be run, with the reason that was already reported.
     unusable_scripts: BTreeMap<PathBuf, String>,
-    /// Gates that start when the survey at the start of the run is done: the number of their order, and their names.
+    /// Gates that wait for the survey at the start of the run: the number of their check, and their names.
     gates_after_opening: Option<(u64, Vec<String>)>,
 }
 
@@ -46,10 +46,10 @@ impl Checks {
         queue.extend(self.script_warnings(context.config));
         let conditions = &context.config.settings.stop_conditions;
         let objectives = conditions.objectives.as_deref();
-        // Before the first iteration there is no work that a script could judge.
+        // Scripts do not run before the first iteration, because there is no work to judge yet.
         let after_iteration = context.state.completion.owed != Owed::Nothing;
         let scripts = conditions.custom_scripts.iter().filter(|script| {
-            // The warning about it was reported above.
+            // Scripts that cannot be run are left out. A warning was reported above.
             after_iteration && !self.unusable_scripts.contains_key(*script)
         });
         let scripts = scripts.map(|script| (context.config.resolve(script), context.shell()));
@@ -89,7 +89,7 @@ impl Checks {
         names: &[String],
         autocommit: &Autocommit,
     ) {
-        // The survey at the start would attribute their changes to others.
+        // The gates wait for the survey at the start, which would attribute their changes to others.
         if autocommit.is_opening() {
             self.gates_after_opening = Some((number, names.to_vec()));
             return;
@@ -112,12 +112,12 @@ impl Checks {
             },
             shell: context.shell(),
         };
-        // Their changes of the work tree belong to the loop.
+        // Changes that gates make in the work tree belong to the loop.
         autocommit.owe_survey();
         self.run = Some(CheckRun::gates(number, gates, self.run.take()));
     }
 
-    /// Starts the gates that waited for the survey at the start, if the loop still waits for them.
+    /// Starts the gates that waited for the survey at the start of the run, if the loop still waits for them.
     pub fn run_gates_after_opening(&mut self, context: Context<'_>, autocommit: &Autocommit) {
         let waits = context.state.check().is_some();
         if let Some((number, names)) = self.gates_after_opening.take()
@@ -128,12 +128,12 @@ impl Checks {
         }
     }
 
-    /// Waits for the end of the check. Cancel-safe.
+    /// Waits until the running check ends. Cancel-safe.
     pub async fn next_event(&mut self) -> Result<CheckOutput, String> {
         await_some(self.run.as_mut().map(|run| run.task.ended())).await
     }
 
-    /// Returns what the core learns of a check.
+    /// Returns the input that reports the result of a check to the core.
     pub fn ended(
         &mut self,
         context: Context<'_>,
@@ -157,7 +157,7 @@ impl Checks {
         for result in &mut results {
             let Some(file) = &result.file else { continue };
             maintenance.compress_transcript(file.into(), &context.config.encryption);
-            // The directory of the loop may move, so that only the name of the file is recorded.
+            // Only the name of the file is recorded, because the directory of the loop may be moved.
             let name = Path::new(file).file_name();
             result.file = name.map(|name| name.to_string_lossy().into_owned());
         }
@@ -166,7 +166,7 @@ impl Checks {
             tested.report
         });
         self.report(warnings, queue);
-        // After the warnings, because the loop may end with it.
+        // The result is queued after the warnings, because the loop may end with it.
         queue.push(Input::GatesRan {
             number,
             results,
@@ -175,7 +175,7 @@ impl Checks {
         None
     }
 
-    /// Reports warnings about test results, unless the last ones were the same but for numbers.
+    /// Queues warnings about test results, unless the last warnings differ only in numbers.
     fn report(&mut self, warnings: Vec<String>, queue: &mut InputQueue) {
         let without_numbers = |warnings: &[String]| -> Vec<String> {
             let words = warnings.iter();
@@ -189,7 +189,7 @@ impl Checks {
         }
     }
 
-    /// Writes the history of the tests after their run was recorded.
+    /// Writes the test history after the test run was recorded.
     pub fn write_test_history(&mut self, context: Context<'_>, queue: &mut InputQueue) {
         let Some(history) = self.unwritten_history.take() else {
             return;
@@ -203,7 +203,7 @@ impl Checks {
         }
     }
 
-    /// Cancels a check that the loop no longer waits for: its time is over, or the loop has ended.
+    /// Cancels a check that the loop no longer waits for, because of its timeout or the end of the loop.
     pub fn cancel_outdated(&self, state: &State) {
         let awaited = state.check().map(|_| state.completion.number);
         if let Some(run) = &self.run
@@ -220,23 +220,23 @@ impl Checks {
         }
     }
 
-    /// Stops the check as Ctrl-Z does, and then uses `done`.
+    /// Suspends the check, as Ctrl-Z does, and then sends `done`.
     pub fn suspend(&self, done: oneshot::Sender<()>) {
         match &self.run {
             Some(run) => run.task.suspend(done),
-            // The caller may have gone.
+            // Sending fails if the caller no longer waits, which does not matter.
             None => drop(done.send(())),
         }
     }
 
-    /// Continues a check that was stopped.
+    /// Continues a suspended check.
     pub fn resume(&self) {
         if let Some(run) = &self.run {
             run.task.resume();
         }
     }
 
-    /// Ends the check.
+    /// Cancels the check and waits until it has ended.
     pub async fn shutdown(&mut self) {
         if let Some(run) = self.run.take() {
             run.task.cancel_and_wait().await;

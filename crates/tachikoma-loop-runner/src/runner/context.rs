@@ -22,12 +22,12 @@ pub(super) struct Context<'a> {
     pub state: &'a State,
     pub lock: &'a WorkLock,
     pub handle: &'a LoopHandle,
-    /// Whether the loop runs an OpenCode server of its own.
+    /// Whether the loop runs its own OpenCode server.
     pub own_server: bool,
 }
 
 impl Context<'_> {
-    /// Returns the directory of the loop, in which its journal is.
+    /// Returns the directory with the journal of the loop.
     pub fn loop_dir(&self) -> PathBuf {
         let root = self.config.store_root(self.state.loop_id);
         layout::loop_dir(&root, self.state.loop_id)
@@ -35,7 +35,7 @@ impl Context<'_> {
 
     /// Returns the options of a guard that runs processes for the loop.
     pub fn guard_options(&self) -> GuardOptions {
-        // The guard of the server is a child of this process too. Ending all children would end it.
+        // The guard of the OpenCode server is also a child of this process, so the guard of the agent must not end all children.
         let adoption = match self.own_server {
             true => Adoption::Marked,
             false => self.config.adoption,
@@ -54,7 +54,7 @@ impl Context<'_> {
         Shell::new(self.guard_options())
     }
 
-    /// Returns the variables that only notifications get. Neither the agent nor files that it may have written get them.
+    /// Returns the names of variables that only notifications get. They are hidden from the agent and from scripts that it may have written.
     pub fn secret_names(&self) -> Vec<OsString> {
         self.config.secrets.keys().map(Into::into).collect()
     }

@@ -16,7 +16,7 @@ pub(super) struct Control {
     server: Option<ControlServer>,
     replies: HashMap<Ticket, oneshot::Sender<Answer>>,
     last_ticket: Ticket,
-    /// Whether a warning said that the socket cannot be created again.
+    /// Whether the warning that the socket cannot be created again was recorded.
     warned: bool,
 }
 
@@ -30,31 +30,31 @@ impl Control {
         }
     }
 
-    /// Returns the ticket under which the core answers the next request.
+    /// Returns a new ticket, which identifies a request in the answer of the core.
     pub fn next_ticket(&mut self) -> Ticket {
         self.last_ticket = self.last_ticket.next();
         self.last_ticket
     }
 
-    /// Keeps the reply channel of a request until the core answers it.
+    /// Stores the reply channel of a request until the core answers it.
     pub fn await_answer(&mut self, ticket: Ticket, reply: oneshot::Sender<Answer>) {
         self.replies.insert(ticket, reply);
     }
 
-    /// Passes the core's answer on.
+    /// Sends the core's answer to the caller.
     pub fn reply(&mut self, ticket: Ticket, answer: Answer) {
         if let Some(reply) = self.replies.remove(&ticket) {
-            // The caller may have gone.
+            // Sending fails if the caller no longer waits, which does not matter.
             let _ = reply.send(answer);
         }
     }
 
-    /// Drops all reply channels, which tells the callers that no answer will come.
+    /// Drops all reply channels, so that the callers learn that no answer will come.
     pub fn drop_callers(&mut self) {
         self.replies.clear();
     }
 
-    /// Creates the socket again if its file is gone. Returns what was repaired.
+    /// Creates the control socket again if its file was deleted. Returns a description of the repair; `None` if none was needed.
     pub async fn repair_socket(&mut self, queue: &mut InputQueue) -> Option<String> {
         match self.server.as_mut()?.keep().await {
             Ok(false) => None,
@@ -71,13 +71,13 @@ impl Control {
         }
     }
 
-    /// Waits for a panic of the server. Cancel-safe.
+    /// Waits until the control server panics. Cancel-safe.
     pub async fn next_event(&mut self) -> Input {
         let reason = await_some(self.server.as_mut().map(ControlServer::broken)).await;
         Input::Broken { reason }
     }
 
-    /// Closes the socket, and lets connected callers have their answers.
+    /// Closes the control socket after connected callers have read their answers.
     pub async fn shutdown(&mut self) {
         if let Some(server) = self.server.take() {
             server.close().await;

@@ -1,5 +1,5 @@
-//! A full disk: the runner waits for space, for a limited time. The core does not know of the wait, because its decision cannot be recorded.
-//! Meanwhile nothing is published and no effect happens.
+//! A full disk: the runner waits for space, for a limited time. The core does not know of the wait, because its last decision cannot be
+//! recorded. Meanwhile nothing is published and no effect happens.
 
 use std::time::Duration;
 
@@ -9,16 +9,17 @@ use super::error::Abort;
 use crate::handle::LoopRequest;
 use crate::request::ControlRequest;
 
-/// How often the runner tries to write. There is no system call that waits for space.
+/// Interval between attempts to write. There is no system call that waits for space.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Inputs that may wait. If there are more, the agent waits, so that memory does not grow.
+/// Maximum number of queued inputs. If there are more, the agent has to wait, so that memory does not grow.
 pub(super) const WAITING_MAX: usize = 1024;
 
-/// Answers a request. Only a stop is granted, because everything else would have to be recorded. Returns a request that needs no record.
+/// Refuses a request while the disk is full. Only a stop is accepted, because all other requests must be recorded. Returns requests that need
+/// no record.
 ///
 /// # Errors
-/// The operator stops the loop.
+/// The operator stops the loop, which ends the run.
 pub(super) fn filter_request(
     request: LoopRequest,
     current: LoopState,
@@ -26,7 +27,7 @@ pub(super) fn filter_request(
     let LoopRequest::Ask { request, reply, .. } = request else {
         return Ok(Some(request));
     };
-    // The caller may have gone.
+    // Sending fails if the caller no longer waits, which does not matter.
     if reply.is_closed() {
         return Ok(None);
     }

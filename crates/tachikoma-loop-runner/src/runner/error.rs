@@ -9,7 +9,7 @@ use crate::process::GuardError;
 use crate::store::StoreError;
 use crate::store::lock::LockError;
 
-/// Why a run ended without an outcome. All records are safe, and the loop can continue in another run.
+/// Why a run ended without an outcome. All records are stored, and another run can continue the loop.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The loop cannot be started from its state.
@@ -28,7 +28,7 @@ pub enum RunError {
     NoRoom {
         /// How long the runner waited for space.
         waited: Duration,
-        /// The write that failed.
+        /// The error of the failed write.
         #[source]
         source: StoreError,
     },

@@ -14,7 +14,7 @@ use crate::session::process::ReaderEvent;
 /// An event that the actor handles.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The process got a signal to end.
+    /// The process received a signal that ends the loop.
     Shutdown {
         signal: i32,
         urgency: Urgency,
@@ -25,9 +25,9 @@ pub(super) enum Event {
     Deadline,
     /// The files of the loop have to be checked, saved or backed up.
     FilesDue,
-    /// The snapshot before a turn takes too long.
+    /// The git snapshot before a turn takes too long.
     SnapshotTimedOut,
-    /// The time to try again on a full disk.
+    /// The next write attempt on a full disk is due.
     RetryDue,
     /// An input of a feature that goes to the core unchanged.
     Input(Input),
@@ -38,6 +38,6 @@ pub(super) enum Event {
     Check(Result<CheckOutput, String>),
     Guard(GuardReport),
     Agent(ReaderEvent),
-    /// The result of a process sample.
+    /// The result of sampling the activity of the agent's processes.
     Sampled(Result<Option<Activity>, String>),
 }

@@ -27,8 +27,8 @@ use crate::notify::Notifier;
 use crate::request::ControlRequest;
 use crate::task::until;
 
-/// All features. A feature starts work when the actor tells it, and never waits; `next_event` waits for what comes of it, and `shutdown`
-/// ends it.
+/// All features of a runner. The actor starts their work and never waits for it. `next_event` waits for the results, and `shutdown`
+/// ends the work.
 #[derive(Debug)]
 pub(super) struct Features {
     pub session: Session,
@@ -44,21 +44,21 @@ pub(super) struct Features {
     pub reload: Reload,
 }
 
-/// How long the actor waits for the next event.
+/// Deadlines that limit the wait for the next event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits {
     /// The next deadline of the core.
     pub deadline: Option<Instant>,
     /// When the files of the loop have to be checked, saved or backed up.
     pub files_due: Option<Instant>,
-    /// When a write is tried again on a full disk; `None` while there is space. Meanwhile no turn begins, and replies of git wait.
+    /// When the next write is tried on a full disk; `None` while there is space. Meanwhile no turn begins, and replies of git are not read.
     pub retry: Option<Instant>,
     /// Whether the queue has space for events of hooks, checks, notifications and the agent.
     pub accepts: bool,
 }
 
 impl Features {
-    /// Waits for the next event. Priority: shutdown, operator, timers, agent. The agent is last because it may write without pause.
+    /// Waits for the next event. Priority: shutdown, operator, timers, agent. The agent is last because its output may never pause.
     /// Cancel-safe.
     pub async fn next_event(&mut self, channels: &mut Channels, waits: Waits) -> Event {
         let normal = waits.retry.is_none();
@@ -82,7 +82,7 @@ impl Features {
         }
     }
 
-    /// Handles an event of a feature. Returns the input for the core, if there is one.
+    /// Handles an event of a feature. Returns an input for the core if the event causes one.
     pub async fn event(
         &mut self,
         context: Context<'_>,
@@ -93,7 +93,7 @@ impl Features {
         match event {
             Event::Input(input) => Some(input),
             Event::Maintenance(MaintenanceEvent::Warning(warning)) => Some(warning_input(warning)),
-            // The next backup finds the damage again.
+            // The damage is only reported here. The next backup finds it again.
             Event::Maintenance(MaintenanceEvent::DamagedSegment { why, .. }) => {
                 Some(warning_input(backup_failed(&why)))
             }
@@ -121,7 +121,7 @@ impl Features {
         }
     }
 
-    /// Performs one effect: starts the work, and never waits for it. A failure is an input like any other.
+    /// Performs one effect: starts the work, and never waits for it. A failure is reported as an input.
     pub async fn perform(&mut self, context: Context<'_>, effect: Effect, queue: &mut InputQueue) {
         match effect {
             Effect::Launch {
@@ -216,36 +216,36 @@ impl Features {
                 self.checks.run_gates(context, number, &names, autocommit);
             }
             Effect::Reply { ticket, answer } => self.control.reply(ticket, answer),
-            // The run ends by the state itself.
+            // Nothing ends the run here: the run ends because of the state of the loop.
             Effect::Finish => self.session.finish(),
         }
     }
 
-    /// Begins a turn, after the snapshot before it.
+    /// Begins a turn, after the git snapshot before it.
     async fn begin_turn(&mut self, context: Context<'_>, turn: TurnOrder, queue: &mut InputQueue) {
         if let Some(turn) = self.autocommit.defer(context, turn) {
             self.session.begin_turn(context, turn, queue).await;
         }
     }
 
-    /// Begins the turn that waited for its snapshot.
+    /// Begins the turn that waited for its git snapshot.
     pub async fn begin_deferred_turn(&mut self, context: Context<'_>, queue: &mut InputQueue) {
         if let Some(turn) = self.autocommit.take_deferred() {
             self.session.begin_turn(context, turn, queue).await;
         }
     }
 
-    /// The survey at the start of the run is done.
+    /// Notes that the survey at the start of the run has finished, and starts gates that waited for it.
     pub fn opened(&mut self, context: Context<'_>) {
         self.autocommit.opened();
         self.checks
             .run_gates_after_opening(context, &self.autocommit);
     }
 
-    /// Handles a request that the core decides. Returns the input for the core, if there is one.
+    /// Handles a request that the core decides. Returns an input for the core if a decision is needed.
     pub fn request(&mut self, context: Context<'_>, request: LoopRequest) -> Option<Input> {
         match request {
-            // The caller no longer waits.
+            // The request is dropped, because its caller no longer waits.
             LoopRequest::Ask { reply, .. } if reply.is_closed() => None,
             LoopRequest::Ask {
                 request: ControlRequest::Reload,
@@ -276,7 +276,7 @@ impl Features {
             LoopRequest::Reloaded { read, reply } => {
                 let current = context.state.public();
                 self.reload.finished(context.handle, current);
-                // The caller no longer waits, or belonged to a run that is over.
+                // The caller no longer waits, or its run has ended.
                 if reply.is_closed() {
                     return None;
                 }
@@ -302,7 +302,7 @@ impl Features {
         }
     }
 
-    /// Stops all processes of the loop as Ctrl-Z does, and then uses `done`.
+    /// Suspends all processes of the loop, as Ctrl-Z does, and then sends `done`.
     pub fn suspend(&mut self, done: oneshot::Sender<()>) {
         self.session.suspend();
         self.notifier.suspend();
@@ -319,7 +319,7 @@ impl Features {
         self.checks.resume();
     }
 
-    /// Ends all tasks and processes of the run. `keep` says whether the loop is kept after it.
+    /// Ends all tasks and processes of the run. `keep` says whether the loop is stored after the run.
     pub async fn shutdown(&mut self, keep: bool) {
         self.hooks.cancel();
         self.checks.cancel();

@@ -1,4 +1,4 @@
-//! Runs hooks: blocking hooks, for which the loop waits, and background hooks.
+//! Runs blocking hooks, for which the loop waits, and background hooks.
 
 use std::collections::VecDeque;
 
@@ -13,19 +13,19 @@ use crate::hooks::{HookEvent, HookRun, Registry};
 use crate::process::Hooks;
 use crate::task::await_some;
 
-/// Hook points that may wait for background hooks. If the hooks are slower than the loop, further points are dropped.
+/// Maximum number of hook points that wait for background hooks. If the hooks are slower than the loop, further points are dropped.
 const BACKGROUND_MAX: usize = 32;
 
 /// Hooks of the configuration and registered hooks, and their runs.
 #[derive(Debug, Default)]
 pub(super) struct HookRunner {
     pub registry: Registry,
-    /// The hooks that the loop waits for, or that are being ended.
+    /// Blocking hooks that are running or being canceled.
     framing: Option<HookRun>,
     /// The hooks that run in the background, for one point at a time.
     background: Option<HookRun>,
     waiting: VecDeque<HookEvent>,
-    /// How many points were dropped since the queue was last empty.
+    /// Number of dropped points since the queue was last empty.
     dropped: u64,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum HooksEnded {
 }
 
 impl HookRunner {
-    /// Starts the hooks of one point; those in the background when the ones before them have ended.
+    /// Starts the hooks of one point. Background hooks start after the earlier background hooks have ended.
     pub fn run(
         &mut self,
         context: Context<'_>,
@@ -56,7 +56,7 @@ impl HookRunner {
             return self.start_background(context);
         }
         self.dropped += 1;
-        // One warning, and not one for each point.
+        // Only the first dropped point causes a warning.
         if self.dropped == 1 {
             queue.warn(format!(
                 "the hooks of `{point}` are not run: {BACKGROUND_MAX} points wait for hooks that are slower than the loop; give them less to do, or a `timeout`"
@@ -94,7 +94,7 @@ impl HookRunner {
         }
     }
 
-    /// Returns what the core learns of hooks that have ended, and starts the next ones in the background.
+    /// Returns the input that reports ended hooks to the core, and starts the next background hooks.
     pub fn ended(&mut self, context: Context<'_>, event: HooksEnded) -> Option<Input> {
         let (point, result) = match event {
             HooksEnded::Framing(result) => (self.framing.take()?.point, result),
@@ -110,12 +110,12 @@ impl HookRunner {
         })
     }
 
-    /// Returns whether hooks run in the background.
+    /// Returns whether background hooks are running.
     pub fn has_background(&self) -> bool {
         self.background.is_some()
     }
 
-    /// Cancels hooks that the loop no longer waits for: their time is over, or the loop has ended.
+    /// Cancels hooks that the loop no longer waits for, because of their timeout or the end of the loop.
     pub fn cancel_outdated(&self, state: &State) {
         if let Some(run) = &self.framing
             && awaited_point(state) != Some(run.point)
@@ -131,10 +131,10 @@ impl HookRunner {
         }
     }
 
-    /// Stops all hooks as Ctrl-Z does. Returns `done` if the loop waits for none; otherwise it is used when they are stopped.
+    /// Suspends all hooks, as Ctrl-Z does. Returns `done` if there are no blocking hooks. Otherwise sends `done` when they are suspended.
     pub fn suspend(&self, done: oneshot::Sender<()>) -> Option<oneshot::Sender<()>> {
         if let Some(run) = &self.background {
-            // The caller waits for the hooks that frame the loop, which are stopped last.
+            // The caller waits only for the blocking hooks, which are suspended last.
             let (stopped, _) = oneshot::channel();
             run.task.suspend(stopped);
         }
@@ -147,14 +147,14 @@ impl HookRunner {
         }
     }
 
-    /// Continues hooks that were stopped.
+    /// Continues suspended hooks.
     pub fn resume(&self) {
         for run in self.framing.iter().chain(&self.background) {
             run.task.resume();
         }
     }
 
-    /// Ends all hooks, and forgets the points that wait.
+    /// Cancels all hooks and drops the waiting points.
     pub async fn shutdown(&mut self) {
         self.waiting.clear();
         let runs = self

@@ -1,5 +1,5 @@
-//! Maintenance: compression of closed files, backups, and deletion of old files. One thread does one task after another, so that no
-//! iteration waits. A task that is not done now is done at the end of a later run.
+//! Maintenance: compression of closed files, backups, and deletion of old files. One thread runs one task after another, so that no
+//! iteration waits. Tasks that are not done now are done at the end of a later run.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,36 +25,36 @@ use crate::store::layout::gates_dir;
 use crate::task::panicked;
 use tachikoma_core::error_chain as chain;
 
-/// Tasks that may wait. When the disk is slower than that, further tasks are left to the end of the run.
+/// Size of the task queue. If the disk is too slow, further tasks are left to the end of the run.
 const TASKS_MAX: usize = 64;
 
-/// Events that may wait for the actor.
+/// Size of the queue of events for the actor.
 const EVENTS_MAX: usize = 16;
 
-/// The largest files take a second. The end of a run does not wait longer for a slow disk.
+/// How long the end of a run waits for maintenance. The largest files take a second.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same if the last backup is uploaded. It contains the repository, and the user may depend on it.
+/// How long the end of a run waits for maintenance if the last backup is uploaded. It contains the repository, and the user may depend on it.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A task checks for cancellation every few milliseconds, unless the disk hangs.
+/// How long to wait for a canceled task. It checks for cancellation every few milliseconds, unless the disk hangs.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Transcripts are pruned once in this many iterations. Listing a directory costs more than a few extra files.
+/// Transcripts are pruned once per this number of iterations. Listing the directory costs more than keeping a few extra files.
 const PRUNE_EVERY: u32 = 16;
 
-/// The warning about a backup that was canceled.
+/// Warning about a canceled backup.
 const BACKUP_CANCELED: &str =
     "no backup was taken: the run ended before it was done; `tachikoma state backup` takes one";
 
-/// Work that returns warnings. It ends early when the flag is set.
+/// A function that compresses or deletes files and returns warnings. It ends early when the flag is set.
 type Cleanup = Box<dyn FnOnce(&AtomicBool) -> Vec<String> + Send>;
 
-/// A task for the thread.
+/// A task for the maintenance thread.
 pub(super) enum MaintenanceTask {
     /// Compress or delete files. Returns warnings. A later run repeats a task that fails or is canceled.
     Cleanup(Cleanup),
-    /// Back up the loop as it was at a moment, and queue the backup for upload.
+    /// Back up the loop in its state at the time of the order, and queue the backup for upload.
     Backup {
         backups: Backups,
         moment: Box<Moment>,
@@ -62,25 +62,25 @@ pub(super) enum MaintenanceTask {
     },
 }
 
-/// How a backup is uploaded.
+/// How a backup is prepared and queued for upload.
 #[derive(Debug)]
 pub(super) struct UploadPlan {
     pub cloud: Cloud,
     pub work: BundleSource,
-    /// The owner of the changes that no survey has covered yet. The actor keeps it up to date.
+    /// Who made the changes that no survey has covered yet. The actor updates it.
     pub owner: watch::Receiver<ChangeOwner>,
-    /// Where the backup is queued; `None` if the uploader could not be started.
+    /// The queue of the uploader; `None` if the uploader could not be started.
     pub queue: Option<UploadQueue>,
 }
 
-/// An event of the thread.
+/// An event of the maintenance thread.
 #[derive(Debug)]
 pub(super) enum MaintenanceEvent {
     /// A warning for the user.
     Warning(String),
-    /// No backup was taken, because a segment of the journal is damaged.
+    /// No backup was made, because a journal segment is damaged.
     DamagedSegment { segment: PathBuf, why: String },
-    /// The thread panicked.
+    /// The thread panicked, with the message of the panic.
     Panicked(String),
 }
 
@@ -101,20 +101,20 @@ impl MaintenanceEvent {
     }
 }
 
-/// Returns the warning for a backup that was taken although a later step failed, such as deleting old ones; `None` if no step failed.
+/// Returns the warning about a backup that was made although a later step failed, such as deleting old ones; `None` if no step failed.
 pub(super) fn backup_warning(troubles: &[String]) -> Option<String> {
     let troubles = troubles.join("; ");
     (!troubles.is_empty())
         .then(|| format!("a backup was taken, and older ones are left: {troubles}"))
 }
 
-/// Returns the warning about a backup that was not taken.
+/// Returns the warning about a backup that was not made.
 pub(super) fn backup_failed(why: &str) -> String {
     format!("no backup was taken: {why}")
 }
 
 impl MaintenanceTask {
-    /// Does the task. `without_work` is the last reported reason why backups lack the repository.
+    /// Runs the task. `without_work` is the last reported reason why backups lack the repository.
     fn perform(
         self,
         canceled: &Arc<AtomicBool>,
@@ -133,7 +133,7 @@ impl MaintenanceTask {
         }
     }
 
-    /// Returns the events of a task that is canceled before it began.
+    /// Returns the events of a task that was canceled before it started.
     fn cancel(self) -> Vec<MaintenanceEvent> {
         match self {
             Self::Backup { .. } => vec![MaintenanceEvent::Warning(BACKUP_CANCELED.to_owned())],
@@ -181,7 +181,7 @@ fn back_up(
     events
 }
 
-/// Returns why a backup lacks the repository, unless the same was reported before.
+/// Returns why a backup lacks the repository; `None` if the same reason was reported before.
 fn work_warning(bundled: &Bundled, reported: &mut Option<String>) -> Option<String> {
     let warning = bundled.lacks().map(|what| format!("backups go {what}"));
     if *reported == warning {
@@ -220,7 +220,7 @@ impl Maintenance {
         worker.is_some_and(|worker| worker.tasks.try_send(task).is_ok())
     }
 
-    /// Has a warning reported with those of the thread. A full queue of warnings needs no further one.
+    /// Queues a warning together with the warnings of the thread. If the queue is full, the warning is dropped.
     pub fn warn(&self, warning: String) {
         let _ = self.sender.try_send(MaintenanceEvent::Warning(warning));
     }
@@ -238,13 +238,13 @@ impl Maintenance {
         self.submit_cleanup(move |canceled| closed.compress(canceled));
     }
 
-    /// Compresses a closed file of an agent's or a gate's output.
+    /// Compresses a closed file with the output of an agent or a gate.
     pub fn compress_transcript(&mut self, path: PathBuf, encryption: &Encryption) {
         let encryption = encryption.clone();
         self.submit_cleanup(move |canceled| transcripts::compress(&path, &encryption, canceled));
     }
 
-    /// Prunes transcripts, once in some iterations.
+    /// Deletes old transcripts, once per [`PRUNE_EVERY`] iterations.
     pub fn prune_transcripts(&mut self, context: Context<'_>) {
         if context.state.stats.iterations.is_multiple_of(PRUNE_EVERY) {
             for directory in transcript_dirs(context) {
@@ -254,7 +254,7 @@ impl Maintenance {
         }
     }
 
-    /// Prunes the loops before this one.
+    /// Deletes old loops of the working directory.
     pub fn prune_loops(&mut self, context: Context<'_>) {
         let config = context.config;
         if !config.settings.state.enabled || !retention::is_due(&config.working_dir) {
@@ -270,14 +270,14 @@ impl Maintenance {
         })));
     }
 
-    /// Queues the work at the end of a run, when no agent writes. `closed` are the closed segments of the journal.
+    /// Queues the maintenance at the end of a run, when no agent writes. `closed` are the closed segments of the journal.
     pub fn finish_run(&mut self, context: Context<'_>, closed: Option<segment::Closed>) {
-        // A loop that is not kept needs no maintenance.
+        // A loop that is not stored needs no maintenance.
         if !context.config.settings.state.enabled {
             return;
         }
         for directory in transcript_dirs(context) {
-            // An agent without output leaves no directory.
+            // There is no directory if no agent wrote output.
             if directory.is_dir() {
                 let keep = transcripts_kept(context);
                 let encryption = context.config.encryption.clone();
@@ -305,13 +305,13 @@ impl Maintenance {
         }
     }
 
-    /// Returns the warnings that came after the last record of the loop.
+    /// Returns the warnings that arrived after the last record of the loop.
     pub fn unreported(&mut self) -> Vec<String> {
         let events = std::iter::from_fn(|| self.events.try_recv().ok());
         events.map(MaintenanceEvent::into_text).collect()
     }
 
-    /// Waits until all tasks are done, but only for a limited time, and not after `hurry`. `uploads` says whether the last backup is
+    /// Waits until all tasks are done, for a limited time and only until `hurry` completes. `uploads` says whether the last backup is
     /// uploaded.
     pub async fn shutdown(&mut self, uploads: bool, hurry: impl Future<Output = ()>) {
         if let Some(worker) = self.worker.take() {
@@ -324,7 +324,7 @@ impl Maintenance {
     }
 }
 
-/// Dropping the runner during a run cancels the tasks. The next run does them.
+/// Dropping the runner during a run cancels the tasks. The next run repeats them.
 impl Drop for Maintenance {
     fn drop(&mut self) {
         if let Some(worker) = &self.worker {
@@ -342,7 +342,7 @@ struct MaintenanceThread {
 }
 
 impl MaintenanceThread {
-    /// Starts the thread. Without one, files stay uncompressed and old files stay.
+    /// Starts the thread. If that fails, files are not compressed and old files are not deleted.
     fn start(events: mpsc::Sender<MaintenanceEvent>) -> Option<Self> {
         let (tasks, waiting) = sync_channel::<MaintenanceTask>(TASKS_MAX);
         let (end, ended) = oneshot::channel();
@@ -350,18 +350,18 @@ impl MaintenanceThread {
         let stop = Arc::clone(&canceled);
         let work = move || {
             let mut without_work = None;
-            // Ends when all senders of tasks are dropped.
+            // The loop ends when all senders of tasks are dropped.
             for task in waiting {
                 let reported = match stop.load(Ordering::Relaxed) {
                     true => task.cancel(),
                     false => task.perform(&stop, &mut without_work),
                 };
                 for event in reported {
-                    // A full queue of warnings needs no further one.
+                    // If the queue is full, the event is dropped.
                     let _ = events.try_send(event);
                 }
             }
-            // The actor may not wait for the end.
+            // Sending fails if the actor does not wait for the end of the thread.
             let _ = end.send(());
         };
         let thread = std::thread::Builder::new()
@@ -387,7 +387,7 @@ impl MaintenanceThread {
             self.canceled.store(true, Ordering::Relaxed);
             let ended = tokio::time::timeout(CANCEL_TIMEOUT, &mut self.ended).await;
             if ended.is_err() {
-                // The disk hangs. Joining the thread would hang too.
+                // The thread is not joined, because joining would hang like the disk.
                 return;
             }
         }
@@ -395,7 +395,7 @@ impl MaintenanceThread {
     }
 }
 
-/// Returns how the thread panicked; does not return if it does not panic. Cancel-safe.
+/// Waits until the thread panics, and returns the message of the panic. Cancel-safe.
 async fn panic_of(thread: &mut Option<MaintenanceThread>) -> String {
     if let Some(worker) = thread
         && (&mut worker.ended).await.is_err()

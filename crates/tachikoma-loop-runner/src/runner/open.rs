@@ -44,19 +44,19 @@ use crate::store::{StoreError, archive, backup, checkpoints, key_check, layout, 
 /// The loop that was found in the working directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FoundLoop {
-    /// No loop that could continue.
+    /// No loop was found that could continue.
     #[default]
     Nothing,
     /// A loop that was interrupted, because its runner died.
     Interrupted {
-        /// The iteration that was running.
+        /// Number of the iteration that was running.
         iteration: u32,
         /// How many processes of the dead runner were ended.
         leftovers: usize,
     },
     /// A loop that had ended and continues.
     Ended {
-        /// How it had ended.
+        /// Outcome with which the loop had ended.
         outcome: Outcome,
     },
 }
@@ -66,20 +66,21 @@ pub enum FoundLoop {
 pub struct StateOrigin {
     /// The kind of file; `None` for a new loop.
     pub source: Option<Source>,
-    /// How many records of the journal were read.
+    /// Number of journal records that were read.
     pub records: u64,
-    /// Files that could not be used, and the consequences. For a loop that continues, they are recorded as warnings already.
+    /// Files that could not be used, and the consequences. For a loop that continues, they are already recorded as warnings.
     pub warnings: Vec<String>,
 }
 
-/// Why a loop cannot be opened. No record of it is lost. If the error came after the lock was taken, processes of a dead runner may have been
-/// ended, and the incomplete last line of its journal may have been cut.
+/// Why a loop cannot be opened. No record of the loop is lost. If the error happened after the lock was taken, processes of a dead runner may
+/// have been
+/// ended, and an incomplete last line of its journal may have been removed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The working directory is not a directory.
     #[error("working directory {}", path.display())]
     WorkingDir {
-        /// The path.
+        /// Path of the working directory.
         path: PathBuf,
         /// The error of the system.
         #[source]
@@ -91,7 +92,7 @@ pub enum OpenError {
     /// Another runner uses the directory, or the lock cannot be used.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The journal cannot be read or created.
+    /// The journal or another file of the loop cannot be read or created.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The configured agent cannot be run.
@@ -100,9 +101,9 @@ pub enum OpenError {
     /// The agent's program cannot be run.
     #[error("{problem}")]
     Program {
-        /// The agent that needs it.
+        /// The agent that needs the program.
         agent: AgentName,
-        /// The problem, as a text.
+        /// Description of the problem.
         problem: String,
     },
     /// The prompt cannot be used.
@@ -113,18 +114,18 @@ pub enum OpenError {
     Control(#[from] ListenError),
 }
 
-/// The result of opening a loop, except the loop itself. The default is that of a new loop.
+/// The result of opening a loop, without the loop itself. The default is the result for a new loop.
 #[derive(Debug, Default)]
 pub(super) struct Opening {
     pub found: FoundLoop,
-    /// The loop before this one, which is done.
+    /// The earlier loop, which is complete; `None` if there was none.
     pub follows: Option<LoopId>,
     pub origin: StateOrigin,
-    /// Where the loop is stored if it is not kept.
+    /// The temporary directory of a loop that is not stored; `None` for a stored loop.
     pub temporary: Option<Arc<TemporaryStore>>,
-    /// Records of problems with the files. The run publishes them before any other.
+    /// Records about problems with the files. The run publishes them first.
     pub recorded: Vec<Record>,
-    /// Processes that an earlier runner left and that were ended.
+    /// Processes that an earlier runner left and that were ended now.
     pub leftovers: Vec<Leftover>,
     /// The warning about files that were re-encrypted for other recipients.
     pub reencrypted: Option<Input>,
@@ -148,7 +149,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     if let Some(dead) = lock.crashed() {
         temporary::clear(&config.temporary_dir, dead.loop_id);
         if !layout::loop_dir(&config.working_dir, dead.loop_id).exists() {
-            // The loop was not to be kept.
+            // A loop without a directory was not to be stored, so its git snapshots are deleted too.
             let _ = snapshots::delete_all_in(&config.working_dir, dead.loop_id);
         }
     }
@@ -233,7 +234,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     Ok((actor, opening))
 }
 
-/// Checks that the files can be decrypted, and that new files could be decrypted later.
+/// Checks that existing files can be decrypted now, and new files later.
 ///
 /// # Errors
 /// A key is missing or wrong.
@@ -274,7 +275,7 @@ pub(super) fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenEr
     check_server(config, agent)
 }
 
-/// Encrypts or decrypts existing files as configured. Returns the warning about it.
+/// Encrypts or decrypts existing files as configured. Returns a warning if files were converted.
 fn reencrypt(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, StoreError> {
     if !config.settings.state.enabled {
         return Ok(None);
@@ -361,7 +362,7 @@ struct Opened {
     journal: Journal,
     state: State,
     clock: Clock,
-    /// The loop that was current before.
+    /// The loop that was current before this one was opened.
     before: Option<LoopId>,
     opening: Opening,
 }
@@ -373,7 +374,7 @@ fn prepare_snapshot(
     before: Option<LoopId>,
     loop_id: LoopId,
 ) -> Result<Option<SavedSnapshot>, StoreError> {
-    // A loop that is not kept does not change files of others.
+    // A loop that is not stored does not change files of other loops.
     if !config.settings.state.enabled {
         return Ok(None);
     }
@@ -387,7 +388,7 @@ fn prepare_snapshot(
     if backups.starts_with(config.working_dir.join(RALPH_DIR)) {
         atomic_file::remove_remains(&backups.join("any"));
     } else {
-        // Other loops may write there.
+        // Other loops may write to this directory.
         let dir = layout::loop_dir(&config.working_dir, loop_id);
         backup::remove_remains(
             &backups,
@@ -401,7 +402,7 @@ fn prepare_snapshot(
     ))
 }
 
-/// Begins a loop that is not kept. Other loops in the working directory stay as they are.
+/// Begins a loop that is not stored. Other loops in the working directory are not changed.
 fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
     let loop_id = new_loop_id(config);
     let temporary = TemporaryStore::create(&config.temporary_dir, loop_id)?;
@@ -447,7 +448,7 @@ fn open_journal(
             };
             Some(found.open(&dir, &config.working_dir)?)
         }
-        // A file of a newer version is never overwritten.
+        // A file that a newer version wrote is never overwritten.
         None if !config.new_loop => {
             match snapshot::read(&config.snapshot_path(), &config.encryption) {
                 Err(error @ StoreError::NewerSnapshot { .. }) => return Err(error.into()),
@@ -492,7 +493,7 @@ fn open_journal(
             });
         }
     }
-    // The time of a new loop begins after that of the old one, even if the wall clock was set back.
+    // The time of a new loop starts after the last record of the old loop, even if the wall clock was set back.
     let last = current.and_then(|loop_id| {
         let dir = layout::loop_dir(&config.working_dir, loop_id);
         recover::read(&dir, &config.copies(), loop_id, Loss::Accept).ok()
@@ -507,7 +508,7 @@ fn open_journal(
         clock,
         before: current,
         opening: Opening {
-            // Problems of the old loop are recorded in its own journal.
+            // Problems of the old loop are not reported for the new one. They are recorded in the old journal.
             origin: StateOrigin {
                 warnings: lost_loop_warning(config, current).into_iter().collect(),
                 ..StateOrigin::default()

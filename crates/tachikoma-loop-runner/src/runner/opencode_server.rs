@@ -1,4 +1,4 @@
-//! The OpenCode server of the loop: it runs as long as the run lasts.
+//! The loop's own OpenCode server. It runs as long as the run.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::opencode::supervisor::{Supervisor, SupervisorHandle, SupervisorSettin
 use crate::process::Adoption;
 use crate::settings::OpenCodeSettings;
 
-/// How long the server may take to end; its guard ends it after that.
+/// How long the server may take to stop. After that its guard ends it.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A server on this machine accepts a connection at once, or does not run.
+/// Timeout of a connection. A server on this machine accepts a connection immediately, or does not run.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The server, if the loop runs one.
+/// The loop's own server; empty if the loop uses none.
 #[derive(Debug, Default)]
 pub(super) struct OwnServer {
     supervisor: Option<SupervisorHandle>,
 }
 
 impl OwnServer {
-    /// Starts the server if the agent works in one of the loop's own. The agent waits for it, the loop does not.
+    /// Starts the server if the agent uses the loop's own server. The agent waits until the server is ready, the loop does not.
     ///
     /// # Errors
     /// The supervisor cannot be started.
@@ -64,10 +64,10 @@ impl OwnServer {
             guard: config.guard.clone(),
             cgroup: config.cgroup,
             adoption: Adoption::Marked,
-            // Tools in the server find the loop by this id when they leave a note.
+            // Tools that run in the server find the loop by this id, for example to add a note.
             id: context.state.loop_id,
             env,
-            // A password of its own, because every tool in the server can read it.
+            // The server gets a generated password and not the user's, because every tool in the server can read it.
             password: None,
             user: None,
             signals: StopSignals::Crash,
@@ -83,24 +83,24 @@ impl OwnServer {
         Ok(())
     }
 
-    /// Returns whether the server runs.
+    /// Returns whether the loop's own server is running.
     pub fn is_running(&self) -> bool {
         self.supervisor.is_some()
     }
 
-    /// The agent does not work in the server now. A server that has grown too large is replaced.
+    /// Reports to the supervisor that the agent is idle. A server that has grown too large is then replaced.
     pub fn idle(&self) {
         if let Some(supervisor) = &self.supervisor {
             supervisor.report_idle();
         }
     }
 
-    /// Ends the server, and all processes that it started.
+    /// Stops the server and all processes that it started.
     pub async fn shutdown(&mut self) {
         let Some(supervisor) = self.supervisor.take() else {
             return;
         };
-        // A supervisor that has ended by itself refuses the stop.
+        // The result is ignored: a supervisor that has already ended refuses the stop.
         let stopped = async {
             let _ = supervisor.stop().await;
             supervisor.ended().await
@@ -109,12 +109,12 @@ impl OwnServer {
     }
 }
 
-/// Returns a warning if no server listens at the address that the agent is attached to. The agent would wait for it in silence.
+/// Returns a warning if no server listens at the address that the agent is attached to. The agent would wait for the server without a message.
 pub(super) fn attach_warning(context: Context<'_>) -> Option<Input> {
     let OpenCodeServer::Attached(url) = context.config.opencode_server(context.agent) else {
         return None;
     };
-    // Only local addresses: resolving a name could take long.
+    // Only local addresses are checked, because resolving a host name could take long.
     let address = Address::parse(&url).ok()?;
     let error = TcpStream::connect_timeout(&address.loopback()?, CONNECT_TIMEOUT).err()?;
     Some(warning_input(format!(

@@ -24,7 +24,7 @@ pub(super) fn input(
     ticket: Ticket,
 ) -> Result<Input, String> {
     let request = match request {
-        // The loop waits for the hook. The stop is recorded, and takes effect after the hook.
+        // A stop by a blocking hook: the loop waits for the hook, so the stop is recorded and takes effect after the hook.
         ControlRequest::Command {
             command: LoopCommand::Stop(Urgency::Graceful),
         } if caller == CallerRole::Hook(Hooks::Framing) => OperatorRequest::StopAfterHooks,
@@ -48,7 +48,7 @@ pub(super) fn input(
             choice,
             prompt_file,
         } => {
-            // Checked first, so that no prompt is stored for an answer that is refused.
+            // The answer is checked first, so that no prompt is stored for a refused answer.
             context
                 .state
                 .answerable(id, choice, prompt_file.is_some())?;
@@ -66,7 +66,7 @@ pub(super) fn input(
     Ok(Input::OperatorRequest { ticket, request })
 }
 
-/// Stores a prompt before it is recorded: the journal names it by its file.
+/// Stores an edited prompt in a file. The journal only records the name of the file.
 fn store_prompt(context: Context<'_>, path: &Path) -> Result<EditedPrompt, String> {
     let path = path.to_str().ok_or("the prompt's path is not UTF-8")?;
     let source = PromptSource::File {

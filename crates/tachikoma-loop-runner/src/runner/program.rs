@@ -1,4 +1,4 @@
-//! Searching the agent's program in `PATH`.
+//! Finds the agent's program in `PATH`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,8 +7,8 @@ use tachikoma_agents::LaunchPlan;
 
 use crate::process::is_executable;
 
-/// Returns the `PATH` in which an agent finds `tachikoma` too, after all directories of the user; `None` where it is
-/// found already. Without a `PATH` the system's default stays.
+/// Returns a `PATH` for the agent that also has the directory of `tachikoma`, after all directories of the user. Returns `None` if `tachikoma` is
+/// found already, or if there is no `PATH`, so that the system's default is used.
 pub(super) fn path_with_ourselves(
     path: Option<&OsString>,
     program: Option<&OsString>,
@@ -26,7 +26,7 @@ pub(super) fn path_with_ourselves(
     std::env::join_paths(all).ok()
 }
 
-/// Returns the `PATH` of the agent, in which its program is searched.
+/// Returns the `PATH` that is searched for the agent's program.
 pub(super) fn search_path<'a>(
     plan: &'a LaunchPlan,
     inherited: Option<&'a OsString>,
@@ -35,10 +35,10 @@ pub(super) fn search_path<'a>(
     own.map(|(_, path)| path).or(inherited)
 }
 
-/// Searches a program as a shell does.
+/// Finds a program like a shell does.
 ///
 /// # Errors
-/// The program cannot be run, with the reason.
+/// The program is not found or cannot be run.
 pub(super) fn find_program(
     program: &Path,
     working_dir: &Path,

@@ -1,10 +1,10 @@
-//! Inputs for the core that the runner itself produced. They are decided before any other event is awaited.
+//! Queue of inputs that the runner itself produces. The core handles them before the runner waits for other events.
 
 use std::collections::VecDeque;
 
 use tachikoma_core::Input;
 
-/// Inputs in the order in which the core gets them.
+/// Inputs in the order in which the core handles them.
 #[derive(Debug, Default)]
 pub(super) struct InputQueue(VecDeque<Input>);
 
@@ -18,7 +18,7 @@ impl InputQueue {
         self.0.push_front(input);
     }
 
-    /// Has a warning recorded.
+    /// Queues a warning to be recorded.
     pub fn warn(&mut self, warning: impl Into<String>) {
         self.push(warning_input(warning));
     }
@@ -40,7 +40,7 @@ impl InputQueue {
     }
 }
 
-/// Returns the input that has a warning recorded.
+/// Returns the input that records a warning.
 pub(super) fn warning_input(warning: impl Into<String>) -> Input {
     Input::Warning {
         warning: warning.into(),

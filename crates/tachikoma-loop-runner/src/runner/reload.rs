@@ -1,4 +1,4 @@
-//! Reloading the settings while the loop runs. A thread of its own reads them: a file system that does not answer must not keep the loop
+//! Reloads the settings while the loop runs. A separate thread reads them, so that a file system that hangs does not keep the loop
 //! from ending.
 
 use std::collections::VecDeque;
@@ -13,22 +13,22 @@ use super::context::Context;
 use crate::handle::{LoopHandle, LoopRequest, ReloadedSettings, SettingsReader};
 use crate::settings::{Live, Settings};
 
-/// Callers that may wait for their turn. All of them want the same.
+/// Maximum number of callers that wait for a reload. All of them want the same settings.
 const WAITING_MAX: usize = 8;
 
 /// Reloads of the settings.
 #[derive(Debug, Default)]
 pub(super) struct Reload {
-    /// Reads the settings; `None` if the program that embeds the runner has not set one.
+    /// Function that reads the settings; `None` if the embedding program has not set one.
     pub reader: Option<SettingsReader>,
     is_reading: bool,
     waiting: VecDeque<oneshot::Sender<Answer>>,
-    /// Settings that were read and take effect when the core has recorded the reload.
+    /// Settings that were read. They take effect after the core has recorded the reload.
     pending: Option<Settings>,
 }
 
 impl Reload {
-    /// Reads the settings, after any earlier requests. The settings must not be older than the request.
+    /// Reads the settings after earlier requests are done, so that the settings are not older than the request.
     pub fn request(
         &mut self,
         handle: &LoopHandle,
@@ -67,15 +67,15 @@ impl Reload {
                 reply,
             });
         };
-        // Not a thread of the runtime: the end of the runtime would wait for it.
+        // This is not a thread of the runtime, because the shutdown of the runtime would wait for it.
         let started = std::thread::Builder::new()
             .name("settings".to_owned())
             .spawn(read);
-        // Without a thread the reply channel is dropped, which the caller notices.
+        // If the thread cannot be started, the reply channel is dropped, and the caller gets an error.
         self.is_reading = started.is_ok();
     }
 
-    /// The settings were read. Starts the next reading, if a caller waits for it.
+    /// Notes that the settings were read. Starts the next reading if a caller waits for it.
     pub fn finished(&mut self, handle: &LoopHandle, current: LoopState) {
         self.is_reading = false;
         if let Some(next) = self.waiting.pop_front() {
@@ -83,7 +83,7 @@ impl Reload {
         }
     }
 
-    /// Returns what the core has to decide about settings that were read.
+    /// Returns the request to the core to apply settings that were read.
     pub fn request_of(&mut self, context: Context<'_>, read: ReloadedSettings) -> OperatorRequest {
         let ReloadedSettings { settings, launch } = read;
         let live = Live::of(&context.config.settings, &settings);
@@ -105,7 +105,7 @@ impl Reload {
         }
     }
 
-    /// Returns the settings that take effect with these records.
+    /// Returns the settings that take effect, if these records contain their reload.
     pub fn take_recorded(&mut self, records: &[Record]) -> Option<Settings> {
         let reloaded = |record: &Record| {
             matches!(
@@ -113,11 +113,11 @@ impl Reload {
                 LoopEvent::Operator(OperatorEvent::Reloaded { .. })
             )
         };
-        // A record of another input may come first, for example of a jump of the clock.
+        // The reload need not be the first record. For example, a clock jump may be recorded before it.
         records.iter().any(reloaded).then(|| self.pending.take())?
     }
 
-    /// Drops the reply channels of callers that wait.
+    /// Drops the reply channels of waiting callers.
     pub fn drop_callers(&mut self) {
         self.waiting.clear();
     }
@@ -125,6 +125,6 @@ impl Reload {
 
 /// Refuses a request.
 pub(super) fn refuse(reply: oneshot::Sender<Answer>, current: LoopState, reason: String) {
-    // The caller may have gone.
+    // Sending fails if the caller no longer waits, which does not matter.
     let _ = reply.send(Answer::Refused { current, reason });
 }

@@ -1,4 +1,4 @@
-//! Repair of the loop's own files that the agent or another program destroyed: when they are checked, and the repair of the lock.
+//! Repair of the loop's own files after the agent or another program damaged them: when they are checked, and how the lock is repaired.
 
 use tachikoma_core::{AgentInput, Input};
 
@@ -43,22 +43,22 @@ pub(super) fn is_due_before(input: &Input) -> bool {
     }
 }
 
-/// Takes the lock again if its file is gone. Returns what was repaired.
+/// Takes the lock again if its file was deleted. Returns a description of the repair; `None` if none was needed.
 ///
 /// # Errors
-/// Another runner has the lock, or its file cannot be used.
+/// Another runner has the lock, or the lock file cannot be used.
 pub(super) async fn repair_lock(
     config: &LoopConfig,
     storage: &mut Storage,
     session: &mut Session,
 ) -> Result<Option<String>, Abort> {
-    // Without a working directory there is nothing to lock. The next launch fails with that reason.
+    // If the working directory is missing, there is nothing to lock. The next launch fails with that reason.
     if !config.working_dir.is_dir() {
         return Ok(None);
     }
     let how = match storage.lock.keep(&config.working_dir).await {
         Ok(how) => how,
-        // The lock holds without its text. The next repair writes it.
+        // The lock is held even though its file has no content. The next repair writes the content.
         Err(LockError::Store(error)) if error.is_full_disk() => None,
         Err(LockError::Store(error)) => return Err(RunError::Journal(error).into()),
         Err(held @ LockError::Held { .. }) => return Err(RunError::Lock(held).into()),
@@ -67,7 +67,7 @@ pub(super) async fn repair_lock(
         && let Some(guard) = session.guard()
         && let Ok(lock) = storage.lock.share()
     {
-        // The end of a guard is an event of its own.
+        // Errors are ignored: if the guard has ended, it is reported as a separate event.
         let _ = guard.hold(lock);
     }
     Ok(how)

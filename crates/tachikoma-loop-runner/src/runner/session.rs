@@ -1,4 +1,4 @@
-//! The agent's session: the guard, the agent's process, its prompts, and what its events mean to the core.
+//! The agent's session: the guard, the agent's process, its prompts, and the translation of its events into inputs of the core.
 
 mod agent_input;
 mod launch;
@@ -46,16 +46,16 @@ use launch::{
 use patterns::Patterns;
 use prompts::Prompts;
 
-/// How long an agent may take to end by itself at the end of a run. It only has to notice that its stdin is closed.
+/// How long an agent may take to exit at the end of a run after its stdin was closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The cost that the agent reports and the recorded cost may differ by this much, because each turn is rounded.
+/// Tolerance between the cost that the agent reports and the recorded cost, in millionths of a dollar. Each turn is rounded.
 const ROUNDING_MICROUSD: u64 = 10_000;
 
-/// The name of the task in an error message.
+/// Name of the background task in error messages.
 const SAMPLE: &str = "process sample";
 
-/// The recorded part of the agent's first line about a turn that failed.
+/// Maximum length of the recorded first line of the agent's text about a failed turn.
 const REASON_BYTES_MAX: usize = 512;
 
 /// The session of the agent, and the process in which it runs.
@@ -63,15 +63,15 @@ const REASON_BYTES_MAX: usize = 512;
 pub(super) struct Session {
     guard: Option<Guard>,
     launch: Option<LiveLaunch>,
-    /// The running sample of what the processes of a launch do. Dropping it cancels it.
+    /// The running sample of the activity of a launch's processes. Dropping it cancels the sample.
     sample: Option<(Generation, CancellableTask<Option<Activity>>)>,
     prompts: Prompts,
     patterns: Patterns,
-    /// The version that the agent last reported.
+    /// The agent's version that was last reported; `None` before the first report.
     agent_version: Option<String>,
-    /// Whether the agent has shown that it cannot report the cost of a turn that runs.
+    /// Whether the agent is known to be unable to report the cost of a running turn.
     cost_unknown: bool,
-    /// Where the agent's output is shown.
+    /// Channel for the agent's output to subscribers.
     notices: broadcast::Sender<Notice>,
 }
 
@@ -89,7 +89,7 @@ impl Session {
         }
     }
 
-    /// Uses the patterns of reloaded settings.
+    /// Replaces the patterns after the settings were reloaded.
     pub fn set_patterns(&mut self, settings: &Settings) {
         self.patterns = Patterns::new(settings);
     }
@@ -103,12 +103,12 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the guard, if it runs.
+    /// Returns the guard; `None` if it does not run.
     pub fn guard(&mut self) -> Option<&mut Guard> {
         self.guard.as_mut()
     }
 
-    /// Waits for the next event of the guard, of a sample or of the agent. The agent, which may write without pause, comes last.
+    /// Waits for the next event of the guard, of a sample or of the agent. The agent comes last, because its output may never pause.
     /// Cancel-safe.
     pub async fn next_event(&mut self) -> Event {
         tokio::select! {
@@ -119,7 +119,7 @@ impl Session {
         }
     }
 
-    /// Returns what the core learns of an event of the guard.
+    /// Returns the input that reports an event of the guard to the core.
     pub fn guard_event(
         &mut self,
         context: Context<'_>,
@@ -182,7 +182,7 @@ impl Session {
         }
     }
 
-    /// Returns what the core learns of an event of the agent's reader.
+    /// Returns the input that reports an event of the agent's reader to the core.
     pub async fn reader_event(
         &mut self,
         context: Context<'_>,
@@ -215,7 +215,7 @@ impl Session {
         })
     }
 
-    /// Returns what the core learns of an event of the agent.
+    /// Returns the input that reports an event of the agent to the core.
     fn agent_event(
         &mut self,
         context: Context<'_>,
@@ -264,7 +264,7 @@ impl Session {
         })
     }
 
-    /// Warns of a version that was not tested, once.
+    /// Queues one warning if the agent's version was not tested with this program.
     fn check_version(
         &mut self,
         context: Context<'_>,
@@ -284,7 +284,7 @@ impl Session {
         self.agent_version = Some(version);
     }
 
-    /// The agent cannot report the cost of a turn that runs. One warning says so, and the agent is not asked again.
+    /// Notes that the agent cannot report the cost of a running turn. Queues one warning, and does not ask the agent again.
     fn cost_is_unknown(&mut self, context: Context<'_>, queue: &mut InputQueue) {
         if !std::mem::replace(&mut self.cost_unknown, true) {
             let name = context.agent.name();
@@ -316,8 +316,8 @@ impl Session {
             launch.final_text = Some(text.clone());
             cost_microusd += launch.carried.0;
             tokens += launch.carried.1;
-            // The agent enforces the budget itself, and counts fractions that are not recorded. If it reports that the budget is spent, the
-            // rest of the budget counts as spent.
+            // The agent enforces the budget itself, and includes fractions that are not recorded. If it reports that the budget is spent, the
+            // rest of the budget is recorded as spent.
             if let Some(left) = budget_left_microusd(context)
                 && result.outcome == TurnOutcome::MaxBudget
                 && left.saturating_sub(cost_microusd) <= ROUNDING_MICROUSD
@@ -340,7 +340,7 @@ impl Session {
             problem,
             claimed,
             pattern: patterns::matching(&self.patterns.reboot, &text, asked),
-            // The text of a failed turn is written by the service, not by the agent.
+            // Stop patterns are not applied to a failed turn, because its text comes from the service and not from the agent.
             stop_pattern: match result.success {
                 true => patterns::matching(&self.patterns.stop, &text, asked),
                 false => None,
@@ -353,7 +353,7 @@ impl Session {
         }
     }
 
-    /// All output of the process is read.
+    /// Handles the end of the process's output.
     async fn drained(
         &mut self,
         context: Context<'_>,
@@ -364,7 +364,7 @@ impl Session {
     ) -> Option<Input> {
         let mut launch = self.launch.take()?;
         let exit = launch.exit.take();
-        // The text of a result was judged with the result.
+        // If there was a result, its text was already checked for patterns.
         let unjudged = launch.final_text.is_none();
         let final_text = launch.final_text.take().unwrap_or(output.final_text);
         if let Some(reason) = launch.join().await {
@@ -402,7 +402,7 @@ impl Session {
         launch.filter(|launch| launch.generation == generation)
     }
 
-    /// Begins a turn, or starts a session without one. A failure is an input of the core.
+    /// Begins a turn, or starts a session without a turn. A failure is reported as an input of the core.
     pub async fn begin_turn(
         &mut self,
         context: Context<'_>,
@@ -439,7 +439,7 @@ impl Session {
         self.say(context, generation, &message, queue);
     }
 
-    /// Asks for the cost of the conversation. A question that is not delivered is repeated after the next call.
+    /// Asks the agent for the cost of the conversation. If the question cannot be sent, it is asked again at the next occasion.
     pub fn ask_cost(&mut self, context: Context<'_>, generation: Generation) {
         let line = context.agent.line(&Message::WhatCost);
         let line = line.filter(|_| !self.cost_unknown);
@@ -448,14 +448,14 @@ impl Session {
         }
     }
 
-    /// Closes the agent's stdin. An agent that waits for the next prompt ends by that.
+    /// Closes the agent's stdin, which ends an agent that waits for the next prompt.
     pub fn close_stdin(&mut self, generation: Generation) {
         if let Some(launch) = self.launch_of(generation) {
             launch.close_stdin();
         }
     }
 
-    /// Starts a sample of the agent's processes. It replaces one that is being taken.
+    /// Starts a sample of the agent's processes. It replaces a running sample.
     pub fn sample_processes(&mut self, generation: Generation) {
         let root = self.guard.as_ref().map_or(0, Guard::pid);
         let sample = CancellableTask::start(SAMPLE, None, move |_| sample_activity(root));
@@ -474,7 +474,7 @@ impl Session {
         })
     }
 
-    /// Ends the agent, or interrupts its turn. An interrupt is a message where the agent knows one, because a signal would end its process
+    /// Ends the agent, or interrupts its turn. If the agent supports it, the interrupt is a message, because a signal would end its process
     /// and its conversation.
     pub fn signal(&mut self, context: Context<'_>, generation: Generation, rung: StopSignal) {
         let word = context.agent.line(&Message::Interrupt);
@@ -489,7 +489,7 @@ impl Session {
         }
     }
 
-    /// The loop has ended. The guard may end during the shutdown, unless the agent ends by itself when its stdin is closed.
+    /// Lets the guard end at the end of the loop, unless the agent exits by itself when its stdin is closed.
     pub fn finish(&mut self) {
         let ends_by_itself = self.launch.as_ref().is_some_and(LiveLaunch::has_stdin);
         if let Some(guard) = self.guard.as_mut().filter(|_| !ends_by_itself) {
@@ -497,7 +497,7 @@ impl Session {
         }
     }
 
-    /// Writes a message to an agent that reads lines. The silence of an agent that does not read it is noticed later.
+    /// Writes a message to an agent that reads lines. If the agent does not read it, a timeout ends the agent later.
     pub fn say(
         &mut self,
         context: Context<'_>,
@@ -515,7 +515,7 @@ impl Session {
         }
     }
 
-    /// Gives the next prompt to the agent's process.
+    /// Sends the next prompt to the agent's running process.
     async fn prompt(&mut self, context: Context<'_>, turn: &TurnOrder, queue: &mut InputQueue) {
         let generation = turn.generation;
         match self.prompts.next(context, queue).await {
@@ -539,7 +539,7 @@ impl Session {
         }
     }
 
-    /// Starts the agent's process, with the prompt of the turn or without one.
+    /// Starts the agent's process, with or without a prompt.
     async fn launch(
         &mut self,
         context: Context<'_>,
@@ -548,7 +548,7 @@ impl Session {
         with_prompt: bool,
         queue: &mut InputQueue,
     ) {
-        // The reader of a launch that failed before its process ran.
+        // The reader of an earlier launch may still exist if that launch failed before its process ran.
         if let Some(before) = self.launch.take()
             && let Some(reason) = before.join().await
         {
@@ -609,7 +609,7 @@ impl Session {
         env.extend(turn_variables(turn, one_turn, &config.working_dir));
         let mut env_remove = plan.env_remove;
         if !one_turn {
-            // An outer loop may have set them.
+            // These variables are removed, because an outer loop may have set them.
             env_remove.extend([ITERATION, ATTEMPT].map(OsString::from));
         }
         let spawn = Spawn {
@@ -641,28 +641,28 @@ impl Session {
         Ok(())
     }
 
-    /// Nothing more is expected of a launch. Its reader ends by itself, and is joined before the next launch.
+    /// Abandons a launch of which no more events are needed. Its reader ends by itself, and is joined before the next launch.
     fn abandon(&mut self, generation: Generation) {
         if let Some(launch) = self.launch_of(generation) {
             launch.drain();
         }
     }
 
-    /// Stops the agent as Ctrl-Z does.
+    /// Suspends the agent, as Ctrl-Z does.
     pub fn suspend(&mut self) {
         if let Some(guard) = &mut self.guard {
             guard.suspend();
         }
     }
 
-    /// Continues an agent that was stopped.
+    /// Continues a suspended agent.
     pub fn resume(&mut self) {
         if let Some(guard) = &mut self.guard {
             guard.resume();
         }
     }
 
-    /// Ends the agent and the guard. An agent with an open stdin ends by itself first, and saves its conversation.
+    /// Ends the agent and the guard. An agent with an open stdin can exit by itself first and save its conversation.
     pub async fn shutdown(&mut self) {
         self.sample = None;
         if let (Some(guard), Some(launch)) = (&mut self.guard, &mut self.launch)
@@ -678,7 +678,7 @@ impl Session {
                     }
                 }
             };
-            // An agent that takes longer does not end by itself.
+            // After the timeout the guard ends the agent.
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, exited).await;
         }
         if let Some(guard) = self.guard.take() {
@@ -689,13 +689,13 @@ impl Session {
     /// Joins the reader of the agent's output. Call it after [`Session::shutdown`].
     pub async fn join_reader(&mut self) {
         if let Some(launch) = self.launch.take() {
-            // The run is over, so that a panic of the reader changes nothing.
+            // A panic of the reader has no effect, because the run is over.
             let _ = launch.join().await;
         }
     }
 }
 
-/// Dropping the runner during a run leaves the guard to itself, which ends the agent.
+/// When the runner is dropped during a run, the guard ends the agent.
 impl Drop for Session {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
@@ -706,13 +706,13 @@ impl Drop for Session {
 
 #[cfg(test)]
 impl Session {
-    /// Replaces the launch.
+    /// Replaces the current launch.
     pub fn set_launch(&mut self, launch: LiveLaunch) {
         self.launch = Some(launch);
     }
 }
 
-/// Returns the agent's first line about a turn that failed.
+/// Returns the first line of the agent's text about a failed turn.
 fn failure_reason(text: &str) -> String {
     let line = text.lines().find(|line| !line.trim().is_empty());
     let line = line.unwrap_or("it does not say why").trim();

@@ -1,5 +1,5 @@
-//! The snapshot of the state on disk: written at the end of an iteration, at changes of state, and after an interval. Nothing is written
-//! where another runner may work.
+//! The state snapshot on disk: written at the end of an iteration, at changes of state, and after an interval. Nothing is written
+//! if another runner may have taken over the directory.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::store::encryption::Encryption;
 use crate::store::snapshot::{self, Durability, Snapshot};
 use tachikoma_core::error_chain as chain;
 
-/// How often the lock file is touched while a time budget counts. When the power fails, at most this much time is not counted.
+/// Interval at which the lock file is touched while the loop has a time budget. After a power failure, at most this much time is missing.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// When a missing lock kept a snapshot from being written, the next attempt follows after this time. It is soon, and does not burden a full
+/// Delay before the next attempt if a missing lock kept a snapshot from being written. It is short, but does not overload a full
 /// disk on which the lock cannot be repaired.
 const LOCK_RETRY: Duration = Duration::from_secs(1);
 
@@ -37,7 +37,7 @@ pub(super) fn durability(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::Completed { .. }
         | LoopEvent::Stopped { .. }
         | LoopEvent::Error { .. } => Some(Durability::Synced),
-        // The next snapshot by the clock is synced, so that a short first iteration need not wait for the disk.
+        // These snapshots are not synced, so that a short first iteration need not wait for the disk. The next snapshot at the interval is synced.
         LoopEvent::Started { .. }
         | LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
@@ -53,14 +53,14 @@ pub(super) fn durability(event: &LoopEvent) -> Option<Durability> {
     }
 }
 
-/// The snapshot on disk, and when it is due.
+/// The snapshot on disk, and the time of the next one.
 #[derive(Debug)]
 pub(super) struct Snapshots {
-    /// As it was last written, or found.
+    /// The snapshot that was last written or found; `None` if there is none.
     last: Option<SavedSnapshot>,
-    /// Whether the last attempt to write it failed.
+    /// Whether the last attempt to write the snapshot failed.
     failed: bool,
-    /// When the next one is due, if no event causes one before.
+    /// When the next snapshot is due, unless an event causes one earlier; `None` if nothing has changed.
     due: Option<Instant>,
     /// When the files of the loop were last checked.
     checked: Instant,
@@ -72,7 +72,7 @@ pub(super) struct Snapshots {
 #[derive(Debug)]
 pub(super) struct SavedSnapshot {
     mark: FileMark,
-    /// The last record that it contains.
+    /// Number of the last record in the snapshot.
     seq: Seq,
 }
 
@@ -106,22 +106,22 @@ impl Snapshots {
         }
     }
 
-    /// The files of the loop are being checked.
+    /// Notes that the files of the loop are being checked now.
     pub fn checked(&mut self) {
         self.checked = instant();
     }
 
-    /// The lock file is being touched.
+    /// Notes that the lock file is being touched now.
     pub fn touched(&mut self) {
         self.alive = instant();
     }
 
-    /// Returns when the lock file has to be touched.
+    /// Returns when the lock file has to be touched next.
     pub fn alive_due(&self) -> Instant {
         self.alive + ALIVE_INTERVAL
     }
 
-    /// Returns when the files have to be checked: when a snapshot is due, and once in an interval while the loop runs.
+    /// Returns when the files have to be checked: when a snapshot is due, and at an interval while the loop runs.
     pub fn check_due(&self, config: &LoopConfig, state: &State) -> Option<Instant> {
         let interval = config.settings.state.auto_save_interval.get();
         let check = (is_running(state) && !interval.is_zero()).then(|| self.checked + interval);
@@ -134,17 +134,17 @@ impl Snapshots {
             .is_some_and(|due| due <= instant())
     }
 
-    /// Returns whether a snapshot is due.
+    /// Returns whether there are changes that are not in the snapshot yet.
     pub fn is_unsaved(&self) -> bool {
         self.due.is_some()
     }
 
-    /// Returns whether the snapshot is damaged: it was written, and is not there as it was written.
+    /// Returns whether the snapshot is damaged: its file is missing or differs from what was written.
     pub fn is_damaged(&mut self, config: &LoopConfig, loop_id: LoopId) -> bool {
         self.last.is_some() && !self.is_as_written(config, loop_id)
     }
 
-    /// Returns whether the file is as it was last written; if it was not written yet, whether there is no file.
+    /// Returns whether the file is as it was last written. If it was never written, returns whether there is no file.
     fn is_as_written(&mut self, config: &LoopConfig, loop_id: LoopId) -> bool {
         let path = config.packed_snapshot_path();
         let Some(saved) = &mut self.last else {
@@ -153,16 +153,16 @@ impl Snapshots {
         if FileMark::of(&path).as_ref() == Some(&saved.mark) {
             return true;
         }
-        // The file may have been touched, or moved and copied back.
+        // The content is compared if the file was only touched, or moved and copied back.
         let found = SavedSnapshot::find(&path, loop_id, &config.encryption);
         let same = found.filter(|found| found.seq == saved.seq);
         same.map(|found| *saved = found).is_some()
     }
 
-    /// Moves a foreign file in the place of the snapshot to the quarantine. Returns what was wrong.
+    /// Moves a foreign file at the path of the snapshot to the quarantine. Returns a description of the problem.
     ///
     /// # Errors
-    /// The file cannot be moved, and must not be overwritten.
+    /// The file cannot be moved. It must not be overwritten.
     fn quarantine_foreign(
         &mut self,
         config: &LoopConfig,
@@ -185,11 +185,12 @@ impl Snapshots {
         }))
     }
 
-    /// Writes the snapshot, and returns what was wrong with the file that was there. A snapshot that cannot be written is a warning, once
-    /// until it can, because the journal has everything.
+    /// Writes the snapshot, and returns the problem of the file that it replaces, if there is one. A snapshot that cannot be written causes one
+    /// warning
+    /// until it can be written again. The journal has all records.
     ///
     /// # Errors
-    /// The journal cannot be synced. It is synced first: if the snapshot survived a power cut and its records did not, the journal would
+    /// The journal cannot be synced. It is synced before the snapshot: if only the snapshot survived a power failure, the journal would
     /// have a gap.
     pub fn write(
         &mut self,
@@ -202,12 +203,12 @@ impl Snapshots {
     ) -> Result<Option<String>, RunError> {
         self.due = None;
         storage.sync()?;
-        // A working directory that was removed is not created again, and a loop that is not kept has no snapshot.
+        // A deleted working directory is not created again, and a loop that is not stored has no snapshot.
         if !config.working_dir.is_dir() || !config.settings.state.enabled {
             return Ok(None);
         }
         if !storage.lock.is_in_place(&config.working_dir) {
-            // Another runner may have the directory and its snapshot. The next repair of the lock finds out.
+            // Another runner may use the directory and its snapshot. The next repair checks the lock.
             self.due = Some(instant() + LOCK_RETRY);
             return Ok(None);
         }
@@ -227,7 +228,7 @@ impl Snapshots {
                 return Ok(wrong);
             }
             Err(error) => {
-                // The file may be complete, and only its sync failed.
+                // The file may be complete although its sync failed.
                 let found = SavedSnapshot::find(&path, state.loop_id, &config.encryption);
                 if let Some(found) = found.filter(|found| found.seq == seq) {
                     self.last = Some(found);
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_reboot_is_saved() {
+    fn failed_reboot_is_saved_in_the_snapshot() {
         let failed = LoopEvent::RebootFailed {
             reason: tachikoma_core::RebootReason::Manual,
             iteration: 1,

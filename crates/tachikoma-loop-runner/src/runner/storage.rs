@@ -4,12 +4,12 @@ use super::error::RunError;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 
-/// Where the loop is recorded.
+/// The journal and the lock of a loop.
 #[derive(Debug)]
 pub(super) struct Storage {
     pub journal: Journal,
     pub lock: WorkLock,
-    /// Whether the journal could not be written. The state is then ahead of it, and nothing may be written from the state.
+    /// Whether a write to the journal failed. The state is then newer than the journal, and nothing may be written from the state.
     pub failed: bool,
 }
 

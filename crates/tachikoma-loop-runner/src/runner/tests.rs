@@ -1,4 +1,4 @@
-//! A task of the runner that panics: the loop ends with an error that names it.
+//! Tests that a panic of a runner's task ends the loop with an error that names the task, and that records are synced before notifications.
 
 use crate::store::encryption::Encryption;
 use std::path::Path;
@@ -53,7 +53,7 @@ async fn panic_of_the_output_reader_ends_the_loop_with_an_error() {
         "{reason}"
     );
 
-    // The error is recorded, and a new runner finds it.
+    // The error is recorded in the journal, so that a new runner finds it.
     let loop_id = runner.state().loop_id;
     runner.close().await;
     let mut ends = 0;
@@ -69,7 +69,7 @@ async fn panic_of_the_output_reader_ends_the_loop_with_an_error() {
     assert_eq!(ends, 1);
 }
 
-/// A notification that is sent before its record is on disk panics in a debug build.
+/// In a debug build, a notification that is sent before its record is synced panics.
 #[tokio::test]
 async fn notified_records_are_synced_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -89,7 +89,10 @@ async fn notified_records_are_synced_first() {
         },
     };
     runner.actor.take(input).await.unwrap();
-    assert!(runner.state().question().is_some(), "nothing else is done");
+    assert!(
+        runner.state().question().is_some(),
+        "the loop only waits for the answer to its question"
+    );
     assert!(
         !runner.actor.features.notifier.is_idle(),
         "a notification is sent"

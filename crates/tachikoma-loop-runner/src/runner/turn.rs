@@ -13,13 +13,13 @@ pub(super) struct TurnOrder {
     pub start: TurnStart,
 }
 
-/// How a turn begins.
+/// How a turn is started.
 #[derive(Debug)]
 pub(super) enum TurnStart {
-    /// A process is started for it, in the conversation that `resume` names or in a new one.
+    /// Start a process for the turn, in the conversation `resume` or in a new one.
     Launch { resume: Option<String> },
-    /// A process is started in the same way, but gets no prompt. It serves the iteration that comes next.
+    /// Start a process in the same way, but without a prompt. The next iteration uses it.
     Session { resume: Option<String> },
-    /// The process that is running gets the next prompt.
+    /// Send the prompt to the running process.
     Prompt,
 }

@@ -1,4 +1,4 @@
-//! One launch of the agent's process: its output becomes events, in order, and the end of the output is the last event.
+//! One launch of the agent's process. Its output is reported as events in order, and the end of the output is the last event.
 
 use tachikoma_agents::Decoder;
 use tachikoma_core::{Exit, Generation, Leftover};
@@ -14,26 +14,26 @@ use crate::task::Task;
 
 pub(crate) use super::reader::ReaderEvent;
 
-/// Events that may wait for the runner. If the runner is that far behind, the agent waits, and nothing is lost.
+/// Size of the queue of events for the runner. If it is full, the agent has to wait, and no event is lost.
 const EVENTS_MAX: usize = 64;
 
-/// The reader gets a command for each turn and one for the end, and handles them at once.
+/// Size of the queue of commands to the reader. There is one command for each turn and one for the end.
 const COMMANDS_MAX: usize = 8;
 
-/// The name of the task in an error message.
+/// Name of the background task in error messages.
 const READER: &str = "reader of the agent's output";
 
-/// A process of the agent.
+/// A running or ended process of the agent.
 #[derive(Debug)]
 pub(crate) struct LiveLaunch {
     pub generation: Generation,
-    /// How the process ended; `None` while it runs.
+    /// How the process ended, and its leftover processes; `None` while it runs.
     pub exit: Option<(Exit, Vec<Leftover>)>,
-    /// The text of the last result of this turn.
+    /// Text of the last result in this turn; `None` before the first result.
     pub final_text: Option<String>,
-    /// The sums of earlier results of this turn: cost in millionths of a dollar, and tokens.
+    /// Sums of the earlier results in this turn: cost in millionths of a dollar, and tokens.
     pub carried: (u64, u64),
-    /// How many tasks of the agent run in the background. While there are any, a result is not the end of the turn.
+    /// Number of background tasks of the agent. While there are any, a result does not end the turn.
     pub background_tasks: usize,
     events: mpsc::Receiver<ReaderEvent>,
     commands: mpsc::Sender<ReaderCommand>,
@@ -42,7 +42,7 @@ pub(crate) struct LiveLaunch {
 }
 
 impl LiveLaunch {
-    /// Starts to read the output of a launch.
+    /// Starts reading the output of a launch.
     pub fn start(
         generation: Generation,
         decoder: Decoder,
@@ -66,33 +66,33 @@ impl LiveLaunch {
         }
     }
 
-    /// Returns whether the agent reads lines, and its stdin is open.
+    /// Returns whether the agent reads lines from stdin and its stdin is open.
     pub fn has_stdin(&self) -> bool {
         self.stdin.is_some()
     }
 
-    /// Writes one line to the agent.
+    /// Writes one line to the agent's stdin.
     ///
     /// # Errors
-    /// The agent does not read it.
+    /// The agent does not read its stdin, or the stdin is closed.
     pub fn write_line(&self, line: String) -> Result<(), StdinError> {
         let stdin = self.stdin.as_ref().ok_or(StdinError::Closed)?;
         stdin.write_line(line)
     }
 
-    /// Closes the agent's stdin. An agent that waits for the next prompt ends by that.
+    /// Closes the agent's stdin, which ends an agent that waits for the next prompt.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// A turn begins in a process that runs already.
+    /// Begins a turn in a process that is already running.
     pub fn begin_turn(&mut self, transcript: Transcript) {
         self.final_text = None;
         self.carried = (0, 0);
         self.command(ReaderCommand::BeginTurn(transcript));
     }
 
-    /// The agent is asked for its hand-off: the reader reports its text until the next turn.
+    /// Makes the reader report the agent's text until the next turn, because the agent was asked for its hand-off.
     pub fn report_text(&self) {
         self.command(ReaderCommand::ReportText);
     }
@@ -105,18 +105,18 @@ impl LiveLaunch {
         }
     }
 
-    /// The process has ended: the reader reads the rest of its output, for a limited time.
+    /// Makes the reader read the rest of the output after the process has ended, for a limited time.
     pub fn drain(&mut self) {
         self.stdin = None;
         self.command(ReaderCommand::Drain);
     }
 
     fn command(&self, command: ReaderCommand) {
-        // A reader that has ended, or is that far behind, does not need the command.
+        // If the reader has ended, or its queue is full, it does not need the command.
         let _ = self.commands.try_send(command);
     }
 
-    /// Waits for the end of the reader. Returns how it panicked, if it did.
+    /// Waits until the reader has ended. Returns the message of its panic, if it panicked.
     pub async fn join(mut self) -> Option<String> {
         self.drain();
         self.events.close();
@@ -126,7 +126,7 @@ impl LiveLaunch {
 
 #[cfg(test)]
 impl LiveLaunch {
-    /// Returns a launch with another task in the place of its reader.
+    /// Returns a launch with another task instead of its reader, for tests.
     pub fn with_reader(reader: impl Future<Output = ()> + Send + 'static) -> Self {
         let (_, events) = mpsc::channel(EVENTS_MAX);
         let (commands, _) = mpsc::channel(COMMANDS_MAX);

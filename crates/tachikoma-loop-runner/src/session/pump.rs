@@ -13,19 +13,19 @@ use crate::output_tail::OutputTail;
 
 pub use crate::notice::Stream;
 
-/// Grandchildren can keep the pipes open after the agent has exited, so that reading stops after this time.
+/// How long to read after the agent has exited. Grandchildren can keep the pipes open longer.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The size of a pipe, so that one read empties it.
+/// Size of one read. It is the size of a pipe, so that one read empties the pipe.
 const READ_BYTES: usize = 64 * 1024;
 
-/// The end of the output is the agent's answer. Only this much of a longer answer is judged; the transcript has all of it.
+/// Maximum length of the agent's answer, which is the end of its output. The transcript has all of a longer answer.
 const FINAL_TEXT_BYTES_MAX: usize = 64 * 1024;
 
-/// After this much output other tasks run, so that a flood of output does not delay a stop command.
+/// Number of bytes after which other tasks run, so that very much output does not delay a stop command.
 const BYTES_PER_TURN: usize = 256 * 1024;
 
-/// Gets the lines of both streams as they come.
+/// Function that gets the lines of both streams when they are read.
 pub type LineSink<'a> = dyn FnMut(Stream, Line<'_>) + Send + 'a;
 
 /// The result of one [`Pump::read`].
@@ -35,35 +35,35 @@ pub enum Flow {
     Output,
     /// One stream ended. The agent may still run.
     StreamEnded(Stream),
-    /// Both streams have ended: there is nothing more to read.
+    /// Both streams have ended.
     Ended,
 }
 
 /// The output of an agent that has exited.
 #[derive(Debug)]
 pub struct Output {
-    /// The end of its standard output.
+    /// The end of the agent's standard output.
     pub final_text: String,
-    /// How many bytes it wrote to both streams.
+    /// Number of bytes that the agent wrote to both streams.
     pub bytes: u64,
-    /// The transcript of its last turn.
+    /// The transcript of the agent's last turn.
     pub transcript: ClosedTranscript,
-    /// Its last line on standard error.
+    /// The agent's last line on standard error.
     pub last_words: String,
-    /// How many lines were not understood.
+    /// Number of lines that the decoder did not understand.
     pub not_understood: u64,
 }
 
 /// A transcript that is closed.
 #[derive(Debug)]
 pub struct ClosedTranscript {
-    /// The file; `None` if the agent wrote nothing.
+    /// Path of the transcript; `None` if the agent wrote nothing.
     pub path: Option<PathBuf>,
-    /// Why it is incomplete; `None` if it is complete.
+    /// Why the transcript is incomplete; `None` if it is complete.
     pub error: Option<io::Error>,
 }
 
-/// Both output streams of one agent.
+/// Reads both output streams of one agent.
 #[derive(Debug)]
 pub struct Pump {
     stdout: Source,
@@ -84,7 +84,7 @@ struct Source {
 }
 
 impl Pump {
-    /// Returns a pump for the reading ends of an agent's pipes. Of each line at most `line_bytes_max` bytes are kept.
+    /// Returns a pump that reads from an agent's pipes. Lines are truncated to `line_bytes_max` bytes.
     #[must_use]
     pub fn new(
         stdout: Receiver,
@@ -115,9 +115,9 @@ impl Pump {
         self.bytes
     }
 
-    /// Waits for output and reads one piece of it. `sink` gets the lines and must not block, because the agent waits for it.
+    /// Waits for output and reads a part of it. `sink` gets the lines. It must not block, because the agent would have to wait.
     ///
-    /// Cancel-safe: everything that was read was passed on.
+    /// Cancel-safe: no output is lost that was already read.
     pub async fn read(&mut self, sink: &mut LineSink<'_>) -> Flow {
         if self.bytes_this_turn >= BYTES_PER_TURN {
             self.bytes_this_turn = 0;
@@ -141,8 +141,8 @@ impl Pump {
         }
     }
 
-    /// Reads the rest after the agent's exit, until both streams end or the time is over. Returns false if another process still holds a
-    /// stream open. Its later output is not read.
+    /// Reads the rest of the output after the agent's exit, until both streams end or the timeout. Returns false if another process still holds a
+    /// stream open. Later output is not read.
     pub async fn drain(&mut self, sink: &mut LineSink<'_>) -> bool {
         let to_the_end = async { while self.read(sink).await != Flow::Ended {} };
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, to_the_end).await;
@@ -152,7 +152,7 @@ impl Pump {
         drained.is_ok()
     }
 
-    /// Switches to the transcript of another turn, and closes the one before.
+    /// Switches to the transcript of another turn, and closes the previous transcript.
     #[must_use]
     pub fn switch(&mut self, transcript: Transcript) -> ClosedTranscript {
         let before = std::mem::replace(&mut self.transcript, transcript);
@@ -184,13 +184,13 @@ impl Pump {
             Ok(0) => return Taken::End,
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Taken::Nothing,
-            // No other error of a pipe is temporary.
+            // Other errors of a pipe are permanent, so they end the stream.
             Err(_) => return Taken::End,
         };
         let bytes = self.buffer.get(..read).unwrap_or_default();
         self.bytes += read as u64;
         self.bytes_this_turn += read;
-        // A full disk must not end the agent: the first error is kept, and later output is not written.
+        // A full disk must not end the agent: the first error is stored, and later output is not written to the transcript.
         if self.transcript_error.is_none() {
             self.transcript_error = self.transcript.write(bytes).err();
         }
@@ -214,7 +214,7 @@ impl Pump {
 }
 
 impl Source {
-    /// A line at the end without a newline is a line too.
+    /// Ends a stream. Passes on the last line even if it has no newline.
     fn close(&mut self, sink: &mut LineSink<'_>) {
         let stream = self.stream;
         self.pipe = None;
@@ -240,7 +240,7 @@ enum Taken {
 }
 
 async fn ready(pipe: &Receiver, stream: Stream) -> Stream {
-    // The only error is that the runtime shuts down, which the read reports.
+    // The only possible error is a shutdown of the runtime, which the read reports.
     let _ = pipe.readable().await;
     stream
 }

@@ -1,4 +1,4 @@
-//! The task that reads the output of one launch: lines are shown, and become events.
+//! The task that reads the output of one launch, shows its lines, and reports events.
 
 use std::time::Duration;
 
@@ -13,36 +13,36 @@ use crate::clock;
 use crate::notice::Stream;
 use crate::task::until;
 
-/// The kept part of the last line on standard error: a sentence that says why there was no result.
+/// Maximum length of the last line on standard error, which may say why there was no result.
 const LAST_WORDS_BYTES_MAX: usize = 512;
 
-/// An agent that ends closes its output shortly before the guard reports its exit. An agent that runs for longer than this after it closed
-/// its output continues without output.
+/// An agent that exits closes its output shortly before the guard reports its exit. If the agent still runs this long after it closed
+/// its output, it is reported as running without output.
 const EXIT_FOLLOWS: Duration = Duration::from_secs(1);
 
-/// The maximum length of a ping. A longer unfinished line is output of the agent.
+/// Maximum length of a ping line. A longer unfinished line counts as output of the agent.
 const PING_BYTES_MAX: u64 = 1024;
 
-/// An event of a launch.
+/// An event of a launch that the reader reports.
 #[derive(Debug)]
 pub(crate) enum ReaderEvent {
     /// The agent wrote something other than pings. Reported once per interval.
     Output,
     /// An event that the decoder found in the output.
     Agent(AgentEvent),
-    /// The agent has closed its output and still runs.
+    /// The agent has closed its output but still runs.
     StreamEnded,
     /// The transcript of a turn is closed.
     TranscriptClosed(ClosedTranscript),
-    /// Both streams have ended, or the time to read the rest is over. The last event.
+    /// Both streams have ended, or the time to read the rest is over. This is the last event.
     Drained(Output),
-    /// The reader panicked. The last event.
+    /// The reader panicked, with the message of the panic. This is the last event.
     ReaderPanicked(String),
 }
 
 /// A command to the reader.
 pub(super) enum ReaderCommand {
-    /// A turn begins. The following output belongs to this transcript.
+    /// A turn begins. The following output is written to this transcript.
     BeginTurn(Transcript),
     /// Report the agent's text until the next turn begins.
     ReportText,
@@ -57,21 +57,21 @@ pub(super) struct Reader {
     lines: LineHandler,
 }
 
-/// Events and lines that were read and are not yet reported.
+/// Handles lines, and stores events that were not reported yet.
 struct LineHandler {
     shown: LiveOutput,
     events: Vec<AgentEvent>,
-    /// The last line on standard error.
+    /// The last line that the agent wrote to standard error.
     last_words: String,
-    /// Lines that the decoder did not understand.
+    /// Number of lines that the decoder did not understand.
     not_understood: u64,
-    /// Whether the agent's text is reported.
+    /// Whether the agent's text is reported, because it was asked for a hand-off.
     reports_text: bool,
-    /// The kind of the latest piece of output.
+    /// The kind of the latest output.
     piece: Piece,
 }
 
-/// The kind of a piece of output. Pings do not reset `silence_timeout`.
+/// The kind of output that was read. Pings do not reset `silence_timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     /// A part of a line.
@@ -107,13 +107,13 @@ impl Reader {
         }
     }
 
-    /// Reads until the process has ended, or until the launch is dropped.
+    /// Reads until the process has ended or the launch is dropped.
     pub async fn read(mut self, mut pump: Pump, mut commands: mpsc::Receiver<ReaderCommand>) {
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut output_reported = false;
         let mut ended = false;
-        // When an agent that closed its output should have ended.
+        // Time by which an agent that closed its output should have exited; `None` while its output is open.
         let mut exit_due = None;
         let mut closing_reported = false;
         loop {
@@ -153,7 +153,7 @@ impl Reader {
                     if exit_due.is_none() && (ended || flow == Flow::StreamEnded(Stream::Stdout)) {
                         exit_due = Some(Instant::from_std(clock::monotonic() + EXIT_FOLLOWS));
                     }
-                    // The end of a stream is not output: the agent may be as silent as before.
+                    // The end of a stream does not count as output: the agent may still be silent.
                     let is_output = match self.lines.piece {
                         Piece::Output => true,
                         Piece::Pings => false,
@@ -185,13 +185,13 @@ impl Reader {
     }
 
     async fn send(&self, event: ReaderEvent) {
-        // Without a receiver the launch was abandoned, and the reader only empties the pipes.
+        // Sending fails if the launch was abandoned. The reader then only empties the pipes.
         let _ = self.events.send(event).await;
     }
 }
 
 impl LineHandler {
-    /// Shows one line of output, and reads what the agent does from it.
+    /// Shows one line of output, and decodes the events in it.
     fn handle(&mut self, decoder: &mut Decoder, stream: Stream, line: &Line<'_>) {
         if stream == Stream::Stderr {
             self.piece = Piece::Output;

@@ -6,29 +6,30 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::task::Task;
 
-/// Lines that may wait for an agent that does not read: a prompt, an aside, an interrupt. An agent that leaves more unread is stuck, and a
+/// Maximum number of lines that wait for an agent that does not read: prompts, messages and interrupts. An agent that leaves more unread hangs, and
+/// a
 /// timeout of the core ends it.
 const LINES_MAX: usize = 16;
 
 /// Why a line was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StdinError {
-    /// The agent runs, and has too many lines to read.
+    /// The queue is full: the agent runs but has not read earlier lines.
     Full,
     /// The stdin is closed, because the agent has ended or is ending.
     Closed,
 }
 
-/// Writes lines to one agent. Dropping it closes the agent's stdin.
+/// Writes lines to the stdin of one agent. Dropping it closes the stdin.
 #[derive(Debug)]
 pub(crate) struct AgentStdin {
     lines: mpsc::Sender<String>,
-    /// Ends by itself when the stdin is closed on either side.
+    /// The task that writes. It ends when the stdin is closed on either side.
     _task: Task,
 }
 
 impl AgentStdin {
-    /// Starts to write, beginning with these lines.
+    /// Starts writing with these lines.
     pub fn start(mut pipe: Sender, first: Vec<String>) -> Self {
         let (lines, mut waiting) = mpsc::channel::<String>(LINES_MAX);
         let task = Task::spawn("writer of the agent's input", async move {
@@ -38,7 +39,7 @@ impl AgentStdin {
                 }
             }
             while let Some(line) = waiting.recv().await {
-                // The agent has closed its stdin. The guard reports its end.
+                // The task ends if the agent has closed its stdin. The guard reports the end of the agent.
                 if pipe.write_all(line.as_bytes()).await.is_err() {
                     return;
                 }
@@ -47,7 +48,7 @@ impl AgentStdin {
         Self { lines, _task: task }
     }
 
-    /// Queues one line, and does not wait for the agent to read it.
+    /// Queues one line. Does not wait until the agent reads it.
     ///
     /// # Errors
     /// The queue is full, or the stdin is closed.

@@ -1,8 +1,8 @@
-//! The output of an agent during one iteration, as a file of limited size: raw bytes in the order of arrival.
+//! The output of an agent during one iteration, stored in a file of limited size: raw bytes in the order of arrival.
 //!
-//! The first half of the limit goes to the head file. Later bytes go to two tail files in turn: when both are full, the older one is
-//! overwritten. Closing joins head and tails into one file with a line that says how many bytes are missing. Meanwhile the files take a quarter
-//! more than the limit.
+//! The first half of the limit is written to the head file. Later bytes are written to two tail files in turn: when both are full, the older one is
+//! overwritten. Closing joins head and tails into one file, with a line that says how many bytes are missing. Before that, the files may take a
+//! quarter more than the limit.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, ErrorKind, Seek as _, Write as _};
@@ -18,10 +18,10 @@ use crate::store::compressed;
 use crate::store::encryption::lines::{LineEncryptor, OnDamage};
 use crate::store::encryption::{self, Encryption};
 
-/// The limit of files for one attempt. An attempt has a second file only if its record was lost, so more files are a mistake.
+/// Maximum number of files for one attempt. An attempt has a second file only if its record was lost, so more files are a mistake.
 const REPEATS_MAX: u32 = 100;
 
-/// The length of a label in a file name.
+/// Maximum length of a label in a file name.
 const LABEL_CHARS_MAX: usize = 40;
 
 /// The suffixes of the two tail files.
@@ -33,7 +33,7 @@ pub struct Transcript {
     directory: PathBuf,
     iteration: u64,
     attempt: u32,
-    /// A label in its file name: the name of a gate; `None` for an agent.
+    /// Label in the file name: the name of a gate; `None` for an agent.
     label: Option<String>,
     head_bytes_max: u64,
     tail_bytes_max: u64,
@@ -49,9 +49,9 @@ struct Open {
     encryption: Encryption,
     head: TranscriptFile,
     head_bytes: u64,
-    /// The two tails. The second one is written.
+    /// The two tails. Output is written to the second one; the first one is older.
     tails: [Option<TranscriptTail>; 2],
-    /// Bytes of tails that were overwritten.
+    /// Number of bytes in overwritten tails.
     omitted_bytes: u64,
 }
 
@@ -62,7 +62,7 @@ struct TranscriptTail {
     bytes: u64,
 }
 
-/// A file that is encrypted line by line, or is plain text.
+/// A transcript file, either encrypted line by line or plain text.
 #[derive(Debug)]
 struct TranscriptFile {
     file: File,
@@ -73,13 +73,13 @@ struct TranscriptFile {
 enum Form {
     Encrypted {
         line_encryptor: LineEncryptor,
-        /// How many pieces were written.
+        /// Number of pieces that were encrypted so far.
         pieces: u64,
-        /// Bytes that are written with the next piece.
+        /// Bytes that are encrypted with the next piece.
         buffer: Vec<u8>,
     },
     Clear {
-        /// The bytes so far, while they could still be the beginning of an encrypted file; `None` after that.
+        /// The first bytes, as long as they could be the start of an encrypted file; `None` after that.
         begins: Option<Vec<u8>>,
     },
 }
@@ -104,7 +104,7 @@ impl TranscriptFile {
         Ok(Self { file, form })
     }
 
-    /// Adds a piece, in one write.
+    /// Appends bytes to the file with one write.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.form {
             Form::Encrypted { .. } if bytes.is_empty() => Ok(()),
@@ -154,7 +154,7 @@ impl TranscriptFile {
 }
 
 impl Transcript {
-    /// Returns the transcript of an attempt, at most `bytes_max` long; 0 means no limit.
+    /// Returns the transcript of an attempt, with at most `bytes_max` bytes; 0 means no limit.
     #[must_use]
     pub fn new(directory: PathBuf, iteration: u64, attempt: u32, bytes_max: u64) -> Self {
         let (head_bytes_max, tail_bytes_max) = match bytes_max {
@@ -173,7 +173,7 @@ impl Transcript {
         }
     }
 
-    /// Sets the encryption.
+    /// Sets the encryption of the file.
     #[must_use]
     pub fn kept_in(mut self, encryption: &Encryption) -> Self {
         self.encryption = encryption.clone();
@@ -190,7 +190,7 @@ impl Transcript {
     /// Appends output of the agent.
     ///
     /// # Errors
-    /// The file cannot be written. Earlier output stays in it.
+    /// The file cannot be written. Earlier output is kept in the file.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -213,10 +213,10 @@ impl Transcript {
         }
     }
 
-    /// Joins the parts. Returns the file; `None` if the agent wrote nothing.
+    /// Joins the parts and closes the transcript. Returns the path of the file; `None` if the agent wrote nothing.
     ///
     /// # Errors
-    /// The parts cannot be joined. They are unchanged.
+    /// The parts cannot be joined. They are left unchanged.
     pub fn close(self) -> io::Result<Option<PathBuf>> {
         match self.open {
             Some(open) => {
@@ -238,7 +238,7 @@ impl Open {
                 _ => format!("{stem}.{repeat}.log"),
             };
             match create_file(&directory, &name) {
-                // Checked after the creation: while an earlier file is being compressed, one of the two names always exists.
+                // This is checked after the file was created: while an earlier file is compressed, either its plain or its compressed name exists.
                 Ok(_) if is_there(&directory, &format!("{name}{}", compressed::SUFFIX)) => {
                     rustix::fs::unlinkat(&directory, &name, AtFlags::empty())?;
                 }
@@ -281,7 +281,7 @@ impl Open {
         Ok(())
     }
 
-    /// Overwrites the older tail with a new one.
+    /// Starts a new tail, which replaces the older one.
     fn turn(&mut self) -> io::Result<&mut TranscriptTail> {
         let [older, newer] = &mut self.tails;
         let fresh = match older.take() {
@@ -327,10 +327,10 @@ impl Open {
     }
 }
 
-/// Opens the directory, and creates it if it does not exist. Its parent must exist: a working directory that was removed must not be created
+/// Opens the directory, and creates it if it does not exist. Its parent must exist: a deleted working directory must not be created
 /// again by output of the agent.
 ///
-/// The agent can replace any directory below `.ralph` by a symbolic link, so that links from `.ralph` on are refused.
+/// The agent can replace any directory below `.ralph` with a symbolic link, so links below `.ralph` are refused.
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let ours = path.ancestors().find(|part| part.ends_with(RALPH_DIR));
     let base = ours.unwrap_or(path).parent().unwrap_or(path);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_and_directories_too() {
+    fn transcript_files_and_directories_are_private() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("a/b");
         let mut homeless = Transcript::new(directory.clone(), 12, 1, 100);
@@ -450,7 +450,11 @@ mod tests {
                         "limit {bytes_max}, pieces of {size}"
                     );
                 }
-                assert_eq!(names(place.path()), ["000012.1.log"], "the parts are gone");
+                assert_eq!(
+                    names(place.path()),
+                    ["000012.1.log"],
+                    "the parts were joined and deleted"
+                );
             }
         }
     }
@@ -475,7 +479,7 @@ mod tests {
         let found = written(place.path(), 16, &[b"0123456789", b"abcdefghijklmnopqrst"]).unwrap();
         assert_eq!(
             found, "01234567\n[tachikoma: 16 bytes left out here]\nopqrst",
-            "eight at the head, the rest in turns of four"
+            "eight bytes are in the head, the tails have four bytes each"
         );
     }
 

@@ -12,19 +12,19 @@ use super::transcript::TAIL_SUFFIXES;
 use crate::store::compressed::{self, Form, form_of};
 use crate::store::encryption::Encryption;
 
-/// The usual size of a disk block. A smaller file would not take less space if it were compressed.
+/// Minimum size of files that are compressed. It is the usual size of a disk block, so compressing smaller files saves no space.
 const COMPRESSED_BYTES_MIN: u64 = 4 << 10;
 
-/// One file with the output of an agent.
+/// A transcript file in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The iteration in which the agent wrote it.
+    /// Number of the iteration in which the output was written.
     pub iteration: u64,
-    /// The file. [`compressed::open`] opens compressed and plain files.
+    /// Path of the file. [`compressed::open`] opens compressed and plain files.
     pub path: PathBuf,
 }
 
-/// The parts of a transcript's file name. Their order is the order in which the files were written.
+/// The parts of a transcript's file name. They sort in the order in which the files were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     iteration: u64,
@@ -42,11 +42,11 @@ enum Part {
 /// Lists the transcripts of a loop, oldest first. A transcript that was never closed, because its runner died, has up to three files.
 ///
 /// # Errors
-/// The directory cannot be read. A missing directory has no transcripts.
+/// The directory cannot be read. A missing directory is an empty list.
 pub fn list(directory: &Path) -> io::Result<Vec<Listed>> {
     let mut found = Vec::new();
     for (name, form, path) in files(directory)? {
-        // The names of the two tails do not say which one is older, so their times decide.
+        // The names of the two tails do not show which one is older, so their modification times are compared.
         let written = match (form, name.part) {
             (Form::UnderWay, _) => continue,
             (Form::Plain | Form::Compressed, Part::Head) => None,
@@ -55,7 +55,7 @@ pub fn list(directory: &Path) -> io::Result<Vec<Listed>> {
         found.push((name, written, form, path));
     }
     found.sort();
-    // If a file exists plain and compressed, the plain one is used.
+    // If a file exists plain and compressed, only the plain one is listed.
     found.dedup_by(|later, first| later.0 == first.0 && first.0.part == Part::Head);
     let listed = found.into_iter().map(|(name, _, _, path)| Listed {
         iteration: name.iteration,
@@ -64,10 +64,10 @@ pub fn list(directory: &Path) -> io::Result<Vec<Listed>> {
     Ok(listed.collect())
 }
 
-/// Compresses a closed transcript, unless it is too small.
+/// Compresses a closed transcript, unless it is very small.
 ///
 /// # Errors
-/// It could not be compressed, and stays as it is.
+/// The file cannot be compressed. It is left unchanged.
 pub fn compress(path: &Path, encryption: &Encryption, canceled: &AtomicBool) -> io::Result<()> {
     if fs::symlink_metadata(path)?.len() < COMPRESSED_BYTES_MIN {
         return Ok(());
@@ -75,11 +75,11 @@ pub fn compress(path: &Path, encryption: &Encryption, canceled: &AtomicBool) -> 
     compressed::replace(path, encryption, canceled)
 }
 
-/// Compresses all closed transcripts of a loop, and deletes incomplete files of a compression that was interrupted. Call it while no transcript
+/// Compresses all closed transcripts of a loop, and deletes incomplete files of interrupted compressions. Call it while no transcript
 /// is being written. A transcript with tails was never closed, and is not compressed.
 ///
 /// # Errors
-/// A file cannot be compressed. It and the files after it are unchanged.
+/// A file cannot be compressed. That file and all files after it are unchanged.
 pub fn compress_closed(
     directory: &Path,
     encryption: &Encryption,
@@ -105,10 +105,10 @@ pub fn compress_closed(
     Ok(())
 }
 
-/// Deletes the transcripts of all iterations but the last `keep` that have one; 0 keeps all. Other files stay.
+/// Deletes old transcripts. Keeps those of the last `keep` iterations that have one; 0 keeps all. Other files are kept.
 ///
 /// # Errors
-/// The directory cannot be read, or a file cannot be deleted. All other files are deleted, and the first error is returned.
+/// The directory cannot be read, or a file cannot be deleted. The other files are deleted, and the first error is returned.
 pub fn prune(directory: &Path, keep: usize) -> io::Result<()> {
     if keep == 0 {
         return Ok(());
@@ -125,7 +125,7 @@ pub fn prune(directory: &Path, keep: usize) -> io::Result<()> {
     deleted.fold(Ok(()), io::Result::and)
 }
 
-/// Returns whether a file name is that of a transcript.
+/// Returns whether a file with this name is a transcript.
 pub(crate) fn is_ours(name: &str) -> bool {
     parse(OsStr::new(name)).is_some()
 }
@@ -164,7 +164,7 @@ fn parse(name: &OsStr) -> Option<(Name, Form)> {
     let mut numbers = numbers.split('.');
     let iteration = numbers.next().filter(|number| number.len() >= 6)?;
     let attempt = numbers.next()?;
-    // A label for people follows after `-`.
+    // An optional label follows after `-`.
     let attempt = attempt
         .split_once('-')
         .map_or(attempt, |(number, _)| number);
@@ -183,7 +183,7 @@ fn parse(name: &OsStr) -> Option<(Name, Form)> {
     ))
 }
 
-/// Parses a number that consists of digits only.
+/// Parses a number that consists only of digits.
 fn number(text: &str) -> Option<u64> {
     let ours = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| ours)

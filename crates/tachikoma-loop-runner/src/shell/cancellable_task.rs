@@ -1,4 +1,4 @@
-//! A task beside the loop that can be suspended, resumed and canceled.
+//! A background task that can be suspended, resumed and canceled.
 
 use std::future::Future;
 
@@ -6,21 +6,21 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::task::Task;
 
-/// A task handles a command at once, so that few of them wait.
+/// Size of the command queue of a task. A task handles commands immediately, so only few of them wait.
 const COMMANDS_MAX: usize = 8;
 
-/// A command to a task that runs.
+/// A command to a running task.
 #[derive(Debug)]
 pub(crate) enum TaskCommand {
-    /// The whole process is about to be stopped. The sender is used when the task has stopped.
+    /// Suspend the task, because the whole process is about to be suspended. The sender is used after the task is suspended.
     Suspend(oneshot::Sender<()>),
-    /// The process continues.
+    /// Continue the task.
     Resume,
-    /// The result is no longer needed.
+    /// Cancel the task, because its result is no longer needed.
     Cancel,
 }
 
-/// A task that runs. Dropping it aborts it.
+/// A running task. Dropping it aborts the task.
 #[derive(Debug)]
 pub(crate) struct CancellableTask<T> {
     commands: mpsc::Sender<TaskCommand>,
@@ -29,7 +29,7 @@ pub(crate) struct CancellableTask<T> {
 }
 
 impl<T: Send + 'static> CancellableTask<T> {
-    /// Cancels the task `before`, and starts when that has ended.
+    /// Cancels the task `before`, and starts the new task after the old one has ended.
     pub fn start<W>(
         name: &'static str,
         before: Option<Self>,
@@ -44,7 +44,7 @@ impl<T: Send + 'static> CancellableTask<T> {
             if let Some(before) = before {
                 before.cancel_and_wait().await;
             }
-            // The receiver may have been dropped.
+            // Sending fails if the receiver was dropped, which does not matter.
             let _ = sender.send(work(waiting).await);
         };
         Self {
@@ -54,7 +54,7 @@ impl<T: Send + 'static> CancellableTask<T> {
         }
     }
 
-    /// Waits for the result. The error is the message of a panic of the task itself. Cancel-safe.
+    /// Waits for the result of the task. The error is the message of a panic. Cancel-safe.
     pub async fn ended(&mut self) -> Result<T, String> {
         match (&mut self.result).await {
             Ok(result) => Ok(result),
@@ -62,17 +62,17 @@ impl<T: Send + 'static> CancellableTask<T> {
         }
     }
 
-    /// Stops what runs, as Ctrl-Z does, and then uses `done`.
+    /// Suspends the task, as Ctrl-Z does, and then sends `done`.
     pub fn suspend(&self, done: oneshot::Sender<()>) {
         self.command(TaskCommand::Suspend(done));
     }
 
-    /// Continues what was stopped.
+    /// Continues a suspended task.
     pub fn resume(&self) {
         self.command(TaskCommand::Resume);
     }
 
-    /// Terminates what runs, and kills it if it does not end. Does not wait.
+    /// Terminates the processes of the task, and kills them if they do not end. Does not wait.
     pub fn cancel(&self) {
         self.command(TaskCommand::Cancel);
     }
@@ -80,12 +80,12 @@ impl<T: Send + 'static> CancellableTask<T> {
     /// Cancels the task, and waits until it has ended.
     pub async fn cancel_and_wait(mut self) {
         self.cancel();
-        // The result is not needed, and neither is a panic.
+        // Neither the result nor a panic of the task is needed.
         let _ = self.task.ended().await;
     }
 
     fn command(&self, command: TaskCommand) {
-        // A task that has ended needs no command.
+        // Sending fails if the task has ended, which then needs no command.
         let _ = self.commands.try_send(command);
     }
 }

@@ -1,4 +1,4 @@
-//! Runs one command after another under a guard of their own, which ends all processes that a command leaves.
+//! Runs commands one after another under their own guard, which ends all processes that a command leaves.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,31 +19,31 @@ use crate::process::{
 use crate::task::await_some;
 use tachikoma_core::error_chain as chain;
 
-/// Time after SIGTERM in which a command may clean up.
+/// Time between SIGTERM and SIGKILL, in which a command can clean up.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// After SIGKILL the guard gives up processes that hang in the kernel after at most five seconds.
+/// Time after SIGKILL. The guard reports processes that hang in the kernel as unkillable after at most five seconds.
 const REAP_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// All output is in the pipe when the processes have ended. Only a foreign process can hold the pipe open longer.
+/// How long to read output after all processes have ended. Only a process outside the guard can hold the pipe open longer.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The size of one read.
+/// Size of one read in bytes.
 const CHUNK_BYTES: usize = 8 * 1024;
 
 /// A command to run.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Searched in `PATH` unless it contains a slash.
+    /// The program to run. It is searched in `PATH` unless it contains a slash.
     pub program: OsString,
     pub args: Vec<OsString>,
-    /// Variables in addition to those of the runner.
+    /// Environment variables in addition to those of the runner.
     pub env: Vec<(OsString, OsString)>,
     pub working_dir: PathBuf,
-    /// The text on its stdin.
+    /// Bytes that are written to the command's stdin.
     pub input: Vec<u8>,
     pub limit: Limit,
-    /// Collects its output.
+    /// Collects the output of the command.
     pub said: CommandOutput,
 }
 
@@ -51,12 +51,12 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub said: CommandOutput,
-    /// The last line of its output, which usually says why a command failed.
+    /// The last line of the command's output, which usually says why it failed; `None` without output.
     pub last_words: Option<String>,
-    /// How its process ended; `None` if it did not end by itself.
+    /// How the process of the command ended; `None` if its end was not reported.
     pub exit: Option<Exit>,
     pub failure: Option<Failure>,
-    /// Whether it was canceled.
+    /// Whether the command was canceled.
     pub canceled: bool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns the text for a command with this limit.
+    /// Returns the error message. `limit` is the timeout of the command.
     pub fn words(self, limit: Duration) -> String {
         match self {
             Self::TimedOut => {
@@ -89,14 +89,14 @@ impl Job {
     }
 }
 
-/// Runs commands one at a time. The guard starts with the first one.
+/// Runs commands one at a time. The guard is started with the first command.
 #[derive(Debug)]
 pub(crate) struct Shell {
     options: GuardOptions,
     guard: Option<Guard>,
-    /// How many commands were started. The guard identifies a command by this number.
+    /// Number of commands that were started. The guard identifies a command by this number.
     number: u64,
-    /// Where the guard is registered while it lives, if its commands may control the loop.
+    /// Registers the guard while it runs, if its commands may control the loop; `None` if they may not.
     commands: Option<(Arc<Family>, Hooks)>,
 }
 
@@ -104,7 +104,7 @@ impl Shell {
     pub fn new(options: GuardOptions) -> Self {
         Self {
             options: GuardOptions {
-                // The guard of the agent is a child of this process too.
+                // Only marked processes are ended, because the guard of the agent is also a child of this process.
                 adoption: Adoption::Marked,
                 ..options
             },
@@ -114,7 +114,7 @@ impl Shell {
         }
     }
 
-    /// Allows the commands to control the loop, because they are hooks of the operator.
+    /// Allows the commands to control the loop, because they are the operator's hooks.
     pub fn of_hooks(mut self, family: Arc<Family>, hooks: Hooks) -> Self {
         self.options.commands = true;
         self.commands = Some((family, hooks));
@@ -180,7 +180,7 @@ impl Shell {
         Ok(said)
     }
 
-    /// Ends the guard and all processes that are left.
+    /// Ends the guard and all processes that commands left.
     pub async fn close(mut self) {
         if let Some(guard) = self.guard.take() {
             let pid = guard.pid();
@@ -190,7 +190,7 @@ impl Shell {
     }
 }
 
-/// Dropping it leaves the guard to itself, which ends all processes.
+/// When a shell is dropped, its guard ends all processes.
 impl Drop for Shell {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
@@ -200,16 +200,16 @@ impl Drop for Shell {
     }
 }
 
-/// A command that runs.
+/// A running command.
 struct Child {
-    /// `None` when its output has ended.
+    /// The pipe with the command's output; `None` after the output has ended.
     pipe: Option<Receiver>,
     said: CommandOutput,
-    /// Its last line; `None` until it has ended.
+    /// The last line of the command's output; `None` until the command has ended.
     last_words: Option<String>,
     limit: Limit,
     failure: Option<Failure>,
-    /// The last signal that it got, and the time until the next one.
+    /// The last signal that was sent to the command, and the time until the next one; `None` before the first signal.
     rung: Option<(StopSignal, Limit)>,
 }
 
@@ -238,7 +238,7 @@ impl Child {
                     Some(TaskCommand::Suspend(done)) => {
                         self.limit.stop();
                         guard.suspend();
-                        // The caller may have gone.
+                        // Sending fails if the caller no longer waits, which does not matter.
                         let _ = done.send(());
                     }
                     Some(TaskCommand::Resume) => {
@@ -276,7 +276,7 @@ impl Child {
                 }
                 () = await_some(self.rung.as_mut().map(|(_, limit)| limit.over())) => match self.rung {
                     Some((StopSignal::Kill, _)) => {
-                        // The guard continues without the runner.
+                        // The runner no longer waits. The guard keeps trying to end the process.
                         if let Some(guard) = shell.guard.take() {
                             guard.abandon();
                         }
@@ -288,7 +288,7 @@ impl Child {
         }
     }
 
-    /// Sends the next signal. The first one is SIGTERM, because a command cannot be interrupted in another way.
+    /// Sends the next signal. The first one is SIGTERM, because commands have no other way to be interrupted.
     fn climb(&mut self, guard: &mut Guard, number: u64) {
         let (rung, limit) = match self.rung {
             None => (StopSignal::Terminate, GRACE),
@@ -304,7 +304,7 @@ impl Child {
                 hear(&mut self.pipe, &mut self.said).await;
             }
         };
-        // A foreign process that holds the pipe open is not awaited.
+        // A process outside the guard may hold the pipe open, so the wait is limited.
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
     }
 
@@ -349,7 +349,7 @@ impl Child {
     }
 }
 
-/// Reads some output. Cancel-safe.
+/// Reads a part of the output. Cancel-safe.
 async fn hear(from: &mut Option<Receiver>, said: &mut CommandOutput) {
     let Some(pipe) = from else {
         return std::future::pending().await;

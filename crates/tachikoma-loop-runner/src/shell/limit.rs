@@ -1,19 +1,19 @@
-//! The time limit of a command.
+//! The timeout of a command.
 
 use std::time::{Duration, Instant};
 
 use crate::clock;
 
-/// The time that is left. Time during which the process is stopped, by Ctrl-Z or from outside, does not count.
+/// A timeout. Time during which the process is suspended, by Ctrl-Z or by another process, is not included.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// `None` = no limit.
+    /// When the time is over; `None` = no timeout.
     until: Option<Instant>,
     stopped: Option<Instant>,
 }
 
 impl Limit {
-    /// Starts the limit now; zero means no limit.
+    /// Starts the timeout now. Zero means no timeout.
     pub fn new(limit: Duration) -> Self {
         let until = Some(limit).filter(|limit| !limit.is_zero());
         Self {
@@ -22,12 +22,12 @@ impl Limit {
         }
     }
 
-    /// The process is about to be stopped.
+    /// Pauses the timeout, because the process is about to be suspended.
     pub fn stop(&mut self) {
         self.stopped = Some(clock::monotonic());
     }
 
-    /// The process continues.
+    /// Continues the timeout after a suspension.
     pub fn resume(&mut self) {
         if let Some(stopped) = self.stopped.take() {
             self.extend(clock::monotonic().saturating_duration_since(stopped));

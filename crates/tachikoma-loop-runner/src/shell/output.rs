@@ -1,4 +1,4 @@
-//! The output of a command: its end, as much as a record may contain, and all of it in a file where one is wanted.
+//! The output of a command: the end of it, for the record, and optionally all of it in a file.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use crate::session::transcript::Transcript;
 #[derive(Debug)]
 pub(crate) struct CommandOutput {
     pub tail: OutputTail,
-    /// The file with all of the output; `None` if there is none, or after an error.
+    /// The file with the whole output; `None` if no file is wanted, or after a write error.
     whole: Option<Transcript>,
     failed: Option<io::Error>,
 }
 
 impl CommandOutput {
-    /// Keeps only the end.
+    /// Collects only the end of the output.
     pub fn tail_only(bytes_max: usize) -> Self {
         Self {
             tail: OutputTail::new(bytes_max),
@@ -25,7 +25,7 @@ impl CommandOutput {
         }
     }
 
-    /// Keeps the end, and all of it in a file.
+    /// Collects the end of the output, and writes all of it to a file.
     pub fn whole(bytes_max: usize, whole: Transcript) -> Self {
         Self {
             whole: Some(whole),
@@ -41,7 +41,7 @@ impl CommandOutput {
         }
     }
 
-    /// Returns the end, and the file; `None` if there is none or the output is empty.
+    /// Returns the end of the output and the path of the file; `None` if there is no file or the output is empty.
     pub fn close(self) -> (OutputTail, io::Result<Option<PathBuf>>) {
         let file = match (self.whole, self.failed) {
             (_, Some(error)) => Err(error),

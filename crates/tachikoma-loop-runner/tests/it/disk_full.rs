@@ -11,10 +11,10 @@ use tachikoma_loop_runner::{LoopCommand, Notice, RunError, chain};
 use crate::loop_support::{Place, open};
 use crate::support::{PATIENCE, run};
 
-/// Where the small disk is mounted, in the process that sees it.
+/// Environment variable with the mount point of the small disk. Only set in the child process that can see the disk.
 const SWITCH: &str = "TACHIKOMA_TEST_SMALL_DISK";
 
-/// Runs the body of a test in a process that sees a disk of 256 KiB; not at all where that cannot be had.
+/// Runs the body of a test in a child process with a mounted disk of 256 KiB. Skips the test if such a disk cannot be mounted.
 fn on_a_small_disk(test: &str, body: impl FnOnce(Place)) {
     if let Some(disk) = std::env::var_os(SWITCH) {
         return body(Place::below(Path::new(&disk)));
@@ -35,7 +35,7 @@ fn on_a_small_disk(test: &str, body: impl FnOnce(Place)) {
         .unwrap();
     let errors = String::from_utf8_lossy(&ran.stderr);
     if errors.contains("unshare failed") || ran.status.code() == Some(77) {
-        // Past the harness, which keeps the words of tests that pass to itself.
+        // Writes to stderr directly, because the test harness hides the captured output of passing tests.
         let _ = writeln!(std::io::stderr(), "SKIPPED: no small disk here: {errors}");
         return;
     }
@@ -106,7 +106,7 @@ fn commands_are_refused_on_a_full_disk_and_the_wait_is_recorded() {
                     assert_eq!(
                         place.history().last(),
                         seen.last().map(|record| &**record),
-                        "nothing is published that is not written"
+                        "records are published only after they are written"
                     );
                     let waiting = handle.status().waiting.unwrap();
                     assert_eq!(waiting.reason, "disk_full");
@@ -140,7 +140,10 @@ fn commands_are_refused_on_a_full_disk_and_the_wait_is_recorded() {
             });
             let seqs: Vec<u64> = place.history().iter().map(|record| record.seq.0).collect();
             let whole: Vec<u64> = (1..=seqs.len() as u64).collect();
-            assert_eq!(seqs, whole, "it goes on exactly where it was");
+            assert_eq!(
+                seqs, whole,
+                "the journal has no gap after the wait for disk space"
+            );
         },
     );
 }
@@ -160,7 +163,7 @@ fn run_dropped_while_the_disk_is_full_writes_nothing_later() {
                     while !matches!(notices.recv().await.unwrap(), Notice::DiskFull { .. }) {}
                 };
                 tokio::select! {
-                    result = runner.run() => panic!("ended: {result:?}"),
+                    result = runner.run() => panic!("the run ended early: {result:?}"),
                     () = waits => {}
                 }
                 std::fs::remove_file(place.working_dir().join("ballast")).unwrap();

@@ -1,8 +1,9 @@
-//! Every format that was ever written is still read: files that programs of their time have written, in
-//! `tests/data/formats/`. They are never changed; a new format adds its own.
+//! Every file format that was ever released can still be read. The files in `tests/data/formats/` were written by the versions of the
+//! program that used these formats. They are never changed. A new format adds its own files.
 //!
-//! `journal-N/` is a loop that was killed at work, with an accepted loss and a compressed segment; `events.jsonl` beside it
-//! has one event of each type at least, and `inputs.jsonl` one input of each form. `snapshot-N/` is its snapshot, one record before the end.
+//! `journal-N/` is the journal of a loop that was killed during an iteration, with an accepted loss and a compressed segment. `events.jsonl`
+//! beside it has at least one event of each type, and `inputs.jsonl` one input of each form.
+//! `snapshot-N/` is the snapshot of that loop, one record before the end of the journal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +21,7 @@ fn data(name: &str) -> PathBuf {
     data.join(name)
 }
 
-/// Copies the journal and the snapshot of a format to where they can be written to.
+/// Copies the journal and the snapshot of a format to a temporary directory, where the test can change them.
 fn unpack(journal: u32, version: u32) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let from = data(&format!("journal-{journal}"));
@@ -48,7 +49,7 @@ fn read(dir: &Path) -> Recovered {
     .unwrap()
 }
 
-/// Adds the records of a journal up.
+/// Returns the state after applying the journal records up to `up_to`.
 fn fold(dir: &Path, up_to: Seq) -> State {
     let mut state = None;
     journal::read_records(dir, &Encryption::plain(), Seq(0), |record| {
@@ -63,8 +64,8 @@ fn fold(dir: &Path, up_to: Seq) -> State {
     state.unwrap()
 }
 
-/// Checks that a state says all that a program of its time has written down. It may say more: later programs learn more
-/// from the same records.
+/// Checks that both states agree in every field that the old program wrote to its snapshot. The states may have further fields:
+/// newer versions read more from the same records.
 fn agrees(old: &State, new: &State, written: &Value) {
     let (old, new) = (
         serde_json::to_value(old).unwrap(),
@@ -73,7 +74,7 @@ fn agrees(old: &State, new: &State, written: &Value) {
     contains("state", &old, &new, written);
 }
 
-/// Compares what `written` has a member for.
+/// Compares only the members of `old` and `new` that `written` also has.
 fn contains(path: &str, old: &Value, new: &Value, written: &Value) {
     match written {
         Value::Object(members) => {
@@ -122,7 +123,7 @@ fn every_format_is_read_with_its_original_meaning() {
         let text = fs::read_to_string(dir.path().join("state.json")).unwrap();
         let written = serde_json::from_str::<Value>(&text).unwrap()["state"].take();
         assert!(written.is_object());
-        // The program of that time has summed its records up itself.
+        // The snapshot has the state that the old program computed from its records. Applying the records today must give the same state.
         agrees(&saved.state, &fold(dir.path(), saved.seq), &written);
 
         let found = read(dir.path());
@@ -146,12 +147,12 @@ fn every_format_is_read_with_its_original_meaning() {
         assert_eq!((stats.handed_over, stats.reboots), (2, 2));
         assert_eq!(found.troubles, Vec::<String>::new());
         fs::remove_file(dir.path().join("state.json")).unwrap();
-        // The snapshot is not needed.
+        // Without the snapshot, the journal alone gives the same state.
         agrees(state, &fold(dir.path(), state.seq), &written);
     }
 }
 
-/// Returns whether everything in `old` is in `new` as well, but for what need not be written.
+/// Returns whether `new` has everything that is in `old`, except members with a default value.
 fn is_within(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => old.iter().all(|(key, value)| {
@@ -176,7 +177,7 @@ fn is_default(key: &str, value: &Value) -> bool {
 }
 
 #[test]
-fn every_event_of_the_newest_format_is_kept_and_loses_nothing() {
+fn every_documented_event_is_read_and_written_without_loss() {
     let path = data(&format!("journal-{FORMAT}/events.jsonl"));
     let mut kept = BTreeSet::new();
     for line in fs::read_to_string(&path).unwrap().lines() {
@@ -186,7 +187,10 @@ fn every_event_of_the_newest_format_is_kept_and_loses_nothing() {
         let new = serde_json::to_value(&event).unwrap();
         assert!(is_within(&old, &new), "{old} became {new}");
         let again: LoopEvent = serde_json::from_value(new).unwrap();
-        assert_eq!(again, event, "what is left out means what it said");
+        assert_eq!(
+            again, event,
+            "omitted members are read back as their default values"
+        );
         kept.insert(old["type"].as_str().unwrap().to_owned());
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/journal-format.md");
@@ -206,7 +210,7 @@ fn every_event_of_the_newest_format_is_kept_and_loses_nothing() {
     );
 }
 
-/// Writes a line again after a change, with the checksum that it then has.
+/// Replaces text in a journal line and recomputes its checksum.
 fn change(line: &str, changes: &[(&str, &str)]) -> String {
     let (body, _) = line.rsplit_once(",\"crc\":\"").unwrap();
     let body = changes.iter().fold(body.to_owned(), |body, (old, new)| {

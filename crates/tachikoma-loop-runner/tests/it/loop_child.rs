@@ -1,4 +1,4 @@
-//! Agents that hang, will not go, lose their guard or their ground: the loop survives them, and none of them survives it.
+//! Agents that hang, ignore signals, or lose their guard or working directory: the loop continues, and no agent process survives the loop.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,12 +15,12 @@ use crate::support::{CONTAINMENTS, NOBODY, is_alive, kill, run, runaways, runnin
 
 const STOP: LoopCommand = LoopCommand::Stop(Urgency::Graceful);
 
-/// An agent that goes when it is asked to, and not before.
+/// Script of an agent that runs until it gets SIGINT or SIGTERM.
 fn hang(sleep: &str) -> String {
     format!("echo up; exec {sleep}")
 }
 
-/// An agent that does not go when it is asked to.
+/// Script of an agent that ignores SIGINT and SIGTERM.
 fn stubborn(sleep: &str) -> String {
     format!("trap '' INT TERM; echo up; while :; do {sleep}; done")
 }
@@ -56,7 +56,7 @@ fn run_close_and_drop_leave_no_child() {
             let mut watch = Watch::on(&runner);
             let operator = async {
                 watch.said("ready").await;
-                until("four of them", || running(&sleep).len() == 4);
+                until("all four processes run", || running(&sleep).len() == 4);
                 accepted(handle.command(STOP).await.unwrap());
             };
             let (outcome, ()) = tokio::join!(runner.run(), operator);
@@ -67,7 +67,7 @@ fn run_close_and_drop_leave_no_child() {
             let mut runner = open(config).await;
             let mut watch = Watch::on(&runner);
             let guard = tokio::select! {
-                outcome = runner.run() => panic!("ended: {outcome:?}"),
+                outcome = runner.run() => panic!("the run ended early: {outcome:?}"),
                 guard = async {
                     let agent = watch.launched(2).await;
                     watch.said("ready").await;
@@ -75,8 +75,10 @@ fn run_close_and_drop_leave_no_child() {
                 } => guard,
             };
             drop(runner);
-            until("nobody after the drop", || running(&sleep) == NOBODY);
-            until("no dead guard either", || {
+            until("no process runs after the drop", || {
+                running(&sleep) == NOBODY
+            });
+            until("the guard was reaped", || {
                 !Path::new(&format!("/proc/{guard}")).exists()
             });
         });
@@ -92,11 +94,11 @@ fn next_runner_sees_a_dropped_runner_as_a_crash() {
         let mut runner = open(config.clone()).await;
         let mut watch = Watch::on(&runner);
         tokio::select! {
-            outcome = runner.run() => panic!("ended: {outcome:?}"),
+            outcome = runner.run() => panic!("the run ended early: {outcome:?}"),
             () = watch.said("up") => {}
         }
         drop(runner);
-        // Waits for the lock, which the guard holds until its agent is gone.
+        // Opening waits for the lock, which the guard of the dropped runner holds until its agent has ended.
         let runner: LoopRunner = open(config).await;
         assert_eq!(
             running(&sleep),
@@ -115,7 +117,7 @@ fn next_runner_sees_a_dropped_runner_as_a_crash() {
     });
 }
 
-// complaint_9
+// This test covers complaint 9 of users of similar programs.
 #[test]
 fn session_timeout_ends_an_agent_that_hangs() {
     let place = Place::new();
@@ -137,7 +139,7 @@ fn session_timeout_ends_an_agent_that_hangs() {
     assert_eq!(running(&sleep), NOBODY);
 }
 
-/// The one test that waits for the whole ladder.
+/// This test waits for all delays between SIGINT, SIGTERM and SIGKILL.
 #[test]
 fn agent_that_ignores_signals_is_killed() {
     let place = Place::new();
@@ -147,7 +149,7 @@ fn agent_that_ignores_signals_is_killed() {
         let handle = runner.handle();
         let mut watch = Watch::on(&runner);
         let operator = async {
-            // Before that it may not ignore anything yet.
+            // The agent prints "up" after it has set its signal traps. Before that, a signal would end it.
             watch.said("up").await;
             accepted(handle.command(STOP).await.unwrap());
         };
@@ -165,7 +167,7 @@ fn agent_that_ignores_signals_is_killed() {
         })
         .collect();
     let [interrupt, terminate, killed] = rungs.as_slice() else {
-        panic!("three rungs: {rungs:?}");
+        panic!("expected three signals: {rungs:?}");
     };
     assert_eq!(
         [interrupt.0, terminate.0, killed.0],
@@ -202,7 +204,7 @@ fn urgent_stop_sends_the_next_signal_at_once() {
     let (first, last) = (&history[0], &history[history.len() - 1]);
     assert!(
         between(first, last) < Duration::from_secs(9),
-        "no grace was waited for"
+        "the next signal was sent without waiting for the grace period"
     );
 }
 
@@ -213,7 +215,7 @@ fn killed_guard_fails_the_iteration_and_the_loop_continues() {
         let sleep = unique();
         let mut config = place.config(&format!("{} {}", runaways(&sleep), hang(&sleep)));
         config.cgroup = containment == Containment::Cgroup;
-        // One that cleared its environment is found through the control group only.
+        // Without a cgroup, a leftover process with an empty environment cannot be found. So no such process is started then.
         let kept_together = match containment {
             Containment::Cgroup => config.settings.agents.command.program[2].clone(),
             Containment::Guard | Containment::Group => {
@@ -232,10 +234,14 @@ fn killed_guard_fails_the_iteration_and_the_loop_continues() {
                 kill("-KILL", guard);
                 let failed = |event: &LoopEvent| matches!(event, LoopEvent::IterationFailed { .. });
                 watch.until("the iteration fails", failed).await;
-                assert_eq!(running(&sleep), NOBODY, "no orphan, {containment}");
+                assert_eq!(
+                    running(&sleep),
+                    NOBODY,
+                    "no leftover process, {containment}"
+                );
                 assert!(!is_alive(agent));
                 let second = watch.launched(2).await;
-                assert_ne!(parent(second), guard, "a new guard");
+                assert_ne!(parent(second), guard, "the second agent has a new guard");
                 accepted(handle.command(STOP).await.unwrap());
             };
             let (outcome, ()) = tokio::join!(runner.run(), operator);
@@ -257,7 +263,7 @@ fn parent(pid: i32) -> i32 {
 #[test]
 fn deleted_working_directory_is_reported_and_not_created_again() {
     let place = Place::new();
-    // It says something afterwards: the transcript has nowhere to go.
+    // The agent writes output after it deleted the directory, so the transcript cannot be written either.
     let mut config = place.config("rm -rf \"$PWD\"; echo gone");
     config.settings.stop_conditions.max_consecutive_failures = 1;
     let reason = run(async {
@@ -274,13 +280,16 @@ fn deleted_working_directory_is_reported_and_not_created_again() {
         reason.contains(&format!("working directory {}", path.display())),
         "{reason}"
     );
-    assert!(!path.exists(), "it must not come back empty");
+    assert!(
+        !path.exists(),
+        "the working directory must not be created again"
+    );
 }
 
 #[test]
 fn unwritable_transcript_is_a_warning() {
     let place = Place::new();
-    // A file where a directory should be stops root as well.
+    // A file blocks the directory of the transcripts. This fails for root too, unlike missing permissions.
     fs::write(place.working_dir().join("occupied"), "").unwrap();
     let mut config = place.config("echo word");
     config.settings.session.state_dir = "occupied".into();
@@ -288,7 +297,11 @@ fn unwritable_transcript_is_a_warning() {
     let outcome = run(async {
         let mut runner = open(config).await;
         let outcome = runner.run().await.unwrap();
-        assert_eq!(runner.state().stats.successful, 2, "the work goes on");
+        assert_eq!(
+            runner.state().stats.successful,
+            2,
+            "both iterations succeed without a transcript"
+        );
         runner.close().await;
         outcome
     });

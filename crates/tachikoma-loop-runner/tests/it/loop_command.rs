@@ -1,4 +1,4 @@
-//! The operator's word in the middle of everything: pause, resume, stop, skip, shutdown, and a hundred callers at once.
+//! Operator commands in every situation of a loop: pause, resume, stop, skip, shutdown, and a hundred callers at once.
 
 use tachikoma_core::{Answer, IterationOutcome, Outcome, Record, StopSignal, Urgency, WaitReason};
 use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopHandle, LoopState, SettingsReader};
@@ -12,10 +12,10 @@ const STOP: LoopCommand = LoopCommand::Stop(Urgency::Graceful);
 const PAUSE: LoopCommand = LoopCommand::Pause(Urgency::Graceful);
 const PAUSE_NOW: LoopCommand = LoopCommand::Pause(Urgency::Now);
 
-/// A signal number for shutdowns.
+/// Signal number passed to `shut_down`.
 const SIGTERM: i32 = 15;
 
-/// Longer than any test takes. A test that waits for it hangs.
+/// A delay that is longer than any test takes. A test that really waits for it hangs.
 const ENDLESS: &str = "1h";
 
 async fn tell(handle: &LoopHandle, command: LoopCommand) -> String {
@@ -61,7 +61,7 @@ fn pause_waits_for_the_iteration_and_pause_now_does_not() {
             assert_eq!(
                 (waiting.reason.as_str(), waiting.until),
                 ("operator", None),
-                "for whom, and until when"
+                "the status says that the loop waits for the operator, without a deadline"
             );
             assert_eq!(tell(&handle, STOP).await, "stopped");
         };
@@ -89,7 +89,7 @@ fn operator_commands_work_during_delay_and_backoff() {
         (WaitReason::Backoff, "exit 1"),
     ] {
         let place = Place::new();
-        // The sixth failure in a row would wait for half a minute; each wait is skipped up to there.
+        // The backoff after the sixth failure in a row is half a minute. The test skips the first five waits and stops during the sixth.
         let mut config = place.config(script);
         config.settings.iteration_delay = lasting(ENDLESS);
         run(async {
@@ -105,14 +105,14 @@ fn operator_commands_work_during_delay_and_backoff() {
                     );
                 }
                 watch.until("a long wait", is_wait(reason)).await;
-                let before = handle.status().waiting.expect("it waits");
+                let before = handle.status().waiting.expect("the loop waits");
                 tell(&handle, PAUSE).await;
                 assert_eq!(handle.status().state, LoopState::Paused);
                 tell(&handle, LoopCommand::Resume).await;
                 assert_eq!(
                     handle.status().waiting,
                     Some(before),
-                    "the wait goes on, and no longer than it would have"
+                    "the wait continues with its old deadline"
                 );
                 assert_eq!(tell(&handle, STOP).await, "stopped");
             };
@@ -148,7 +148,7 @@ fn stop_interrupts_a_command_agent_at_once() {
         history
             .iter()
             .find(|record| wanted(&record.event))
-            .expect("recorded")
+            .expect("the journal has this event")
     };
     let asked = at(|event| matches!(event, LoopEvent::StopRequested { .. }));
     let signalled = at(
@@ -157,9 +157,12 @@ fn stop_interrupts_a_command_agent_at_once() {
     let ended = at(|event| matches!(event, LoopEvent::IterationCompleted { .. }));
     assert!(
         signalled.seq > asked.seq && signalled.seq < ended.seq,
-        "it is interrupted because of the stop"
+        "the agent is interrupted after the stop and before the iteration ends"
     );
-    assert!(between(asked, signalled).is_zero(), "in one step with it");
+    assert!(
+        between(asked, signalled).is_zero(),
+        "the agent is interrupted in the same step as the stop"
+    );
     let rung = |record: &Record| match &record.event {
         LoopEvent::AgentSignaled { signal, .. } => Some(*signal),
         _ => None,
@@ -178,7 +181,7 @@ fn shutdown_ends_the_loop_in_every_state_before_commands() {
     let mut config = place.config("sleep 1000");
     config.settings.iteration_delay = lasting(ENDLESS);
     run(async {
-        // In an iteration, with commands waiting.
+        // Case 1: shutdown during an iteration, with a command pending.
         let mut runner = open(config.clone()).await;
         let handle = runner.handle();
         let mut watch = Watch::on(&runner);
@@ -198,7 +201,7 @@ fn shutdown_ends_the_loop_in_every_state_before_commands() {
         assert_eq!(runner.state().public(), LoopState::Stopped);
         runner.close().await;
 
-        // While it is paused.
+        // Case 2: shutdown while the loop is paused.
         let mut runner = open(config).await;
         let handle = runner.handle();
         let mut watch = Watch::on(&runner);
@@ -220,7 +223,7 @@ fn shutdown_ends_the_loop_in_every_state_before_commands() {
     assert_eq!(
         stopped.collect::<Vec<_>>(),
         ["stopped by SIGTERM"; 2],
-        "each with its event and its reason"
+        "both shutdowns are recorded with their reason"
     );
 }
 
@@ -233,7 +236,7 @@ fn shutdown_before_the_run_takes_effect() {
         runner.handle().shut_down(SIGTERM, Urgency::Graceful);
         assert_eq!(runner.run().await.unwrap(), by_signal);
         assert_eq!(runner.state().public(), LoopState::Stopped);
-        // The same before a second run, of a loop that has ended already.
+        // The shutdown also takes effect before a second run, after the loop has ended.
         runner.handle().shut_down(SIGTERM, Urgency::Graceful);
         assert_eq!(runner.run().await.unwrap(), by_signal);
         runner.close().await;
@@ -244,7 +247,7 @@ fn shutdown_before_the_run_takes_effect() {
     );
 }
 
-/// Sends commands until the loop has ended; returns how many were answered.
+/// Sends ten commands and returns how many were answered.
 async fn pester(handle: LoopHandle, number: usize) -> usize {
     let commands = [
         PAUSE,
@@ -260,9 +263,9 @@ async fn pester(handle: LoopHandle, number: usize) -> usize {
             .await
         {
             Ok(Answer::Accepted { .. } | Answer::Refused { .. }) => answers += 1,
-            Err(gone) => panic!("the loop runs, and yet {gone}"),
+            Err(gone) => panic!("the loop still runs, but a command failed: {gone}"),
         }
-        // Some read a little, some not at all.
+        // Half of the subscribers read one notice, the others read none.
         if number.is_multiple_of(2) {
             let _ = notices.try_recv();
         }
@@ -271,7 +274,7 @@ async fn pester(handle: LoopHandle, number: usize) -> usize {
     answers
 }
 
-/// Twenty-five callers on a thread of their own.
+/// Runs twenty-five callers on the current thread and returns how many commands were answered.
 fn crowd(handle: &LoopHandle, thread: usize) -> usize {
     run(async {
         let mut callers = tokio::task::JoinSet::new();
@@ -322,7 +325,7 @@ fn hundred_callers_all_get_an_answer() {
 #[test]
 fn slow_subscriber_does_not_block_the_loop() {
     let place = Place::new();
-    // Each iteration is worth several notices: together more than any queue of them holds.
+    // Each iteration sends several notices. 300 iterations send more than the queue of a subscriber can hold.
     let mut config = place.config("echo word; exit 0");
     config.settings.max_iterations = 300;
     let (sleeper, outcome) = run(async {
@@ -333,14 +336,21 @@ fn slow_subscriber_does_not_block_the_loop() {
         (sleepers.into_iter().next(), outcome)
     });
     assert_eq!(outcome, Outcome::LimitReached { iterations: 300 });
-    let mut sleeper = sleeper.expect("ten of them");
+    let mut sleeper = sleeper.expect("there are ten subscribers");
     let missed = match sleeper.try_recv() {
         Err(tokio::sync::broadcast::error::TryRecvError::Lagged(missed)) => missed,
-        other => panic!("it was to miss some: {other:?}"),
+        other => panic!("the subscriber must report missed notices: {other:?}"),
     };
-    assert!(missed > 0, "a slow subscriber learns how much it missed");
+    assert!(
+        missed > 0,
+        "a slow subscriber gets the number of missed notices"
+    );
     let whole = place.history();
-    assert_eq!(outcomes(&whole).len(), 300, "the journal has all of it");
+    assert_eq!(
+        outcomes(&whole).len(),
+        300,
+        "the journal has all iterations"
+    );
 }
 
 #[test]
@@ -356,15 +366,15 @@ fn dropped_run_leaves_no_process_and_can_be_resumed() {
         let handle = runner.handle();
         let mut watch = Watch::on(&runner);
         tokio::select! {
-            outcome = runner.run() => panic!("ended: {outcome:?}"),
+            outcome = runner.run() => panic!("the run ended early: {outcome:?}"),
             () = watch.said("up") => {}
         }
         let answer = handle.command(STOP).await.unwrap();
         assert!(
             matches!(answer, Answer::Refused { .. }),
-            "no runner runs it: {answer:?}"
+            "commands are refused while the loop is not running: {answer:?}"
         );
-        // The same runner goes on with the iteration that was cut, after its old agent is gone.
+        // A second run of the same runner repeats the interrupted iteration after the old agent has ended.
         let again = async {
             watch.lines.clear();
             watch.launched(1).await;
@@ -400,7 +410,7 @@ fn loop_ends_while_a_reload_hangs() {
         let mut runner = open(place.config(UNTIL_GO)).await;
         let (begun, has_begun) = tokio::sync::oneshot::channel();
         let begun = std::sync::Mutex::new(Some(begun));
-        // Until the test is over.
+        // The settings reader blocks on this channel until the test is over.
         let (_held, until) = std::sync::mpsc::channel::<()>();
         let until = std::sync::Mutex::new(until);
         runner.reads_settings_with(SettingsReader::new(move || {

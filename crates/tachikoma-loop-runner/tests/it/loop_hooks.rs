@@ -1,5 +1,5 @@
-//! Hooks of a reboot that a program registers: in order, with a limit, panicking, registering others, and none in the way of
-//! the loop.
+//! Hooks of a reboot that an embedding program registers: their order, timeouts, panics, hooks that register other hooks, and that they
+//! never block the loop.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ const STOP: LoopCommand = LoopCommand::Stop(Urgency::Now);
 
 const POINTS: [HookPoint; 2] = [HookPoint::BeforeReboot, HookPoint::AfterReboot];
 
-/// What hooks did, in order.
+/// Log of the hook calls, in order.
 type Diary = Arc<Mutex<Vec<String>>>;
 
 type Work = dyn Fn(HookEvent) -> HookFuture<'static> + Send + Sync;
 
-/// A hook that writes down that it runs, and then works.
+/// A hook that logs its call and then runs `work`.
 struct Noted {
     name: &'static str,
     diary: Diary,
@@ -62,12 +62,12 @@ fn badly(_: HookEvent) -> HookFuture<'static> {
     Box::pin(async { Err(HookError::from("no room")) })
 }
 
-/// A loop with a busy agent that ignores everything but SIGKILL.
+/// Config of a loop with an agent that sleeps until it gets a signal.
 fn busy(place: &Place) -> tachikoma_loop_runner::LoopConfig {
     place.config("exec sleep 600")
 }
 
-/// Runs a loop, has it rebooted `times` over, one after the other, and stops it.
+/// Runs a loop, reboots its session `times` times, and stops it.
 async fn rebooted(runner: &mut LoopRunner, times: u32) {
     let mut watch = Watch::on(runner);
     let handle = runner.handle();
@@ -84,7 +84,7 @@ async fn rebooted(runner: &mut LoopRunner, times: u32) {
     assert_eq!(ended.unwrap(), BY_OPERATOR);
 }
 
-/// Waits until so many processes run a command. The test as a whole has a limit.
+/// Waits until exactly `wanted` processes run a command. The timeout of the whole test limits this wait.
 async fn until_processes(command: &str, wanted: usize) {
     while running(command).len() != wanted {
         tokio::task::yield_now().await;
@@ -162,7 +162,11 @@ fn registered_hooks_run_after_configured_ones_and_get_the_reboot_reason() {
         );
         assert_eq!(said(HookPoint::AfterReboot), [told("z", "z in 2")]);
         let entry = &runner.state().reboots.history[0];
-        assert_eq!(entry.hooks.len(), 4, "the history has all of them");
+        assert_eq!(
+            entry.hooks.len(),
+            4,
+            "the reboot history has the results of all four hooks"
+        );
         runner.close().await;
     });
 }
@@ -198,9 +202,13 @@ fn first_failing_hook_cancels_the_reboot() {
                 ("second".to_owned(), Some("no room".to_owned())),
             ]
         );
-        assert_eq!(diary.lock().unwrap().len(), 2, "none but these has run");
+        assert_eq!(
+            diary.lock().unwrap().len(),
+            2,
+            "the third hook and the after-reboot hook did not run"
+        );
         let state = runner.state();
-        assert_eq!(state.session.number.0, 1, "the old session goes on");
+        assert_eq!(state.session.number.0, 1, "the old session continues");
         let entry = &state.reboots.history[0];
         assert_eq!(
             entry.result,
@@ -208,7 +216,10 @@ fn first_failing_hook_cancels_the_reboot() {
                 error: "the hook `second` failed: no room".to_owned()
             }
         );
-        assert_eq!(entry.iteration, 1, "the one it happened at");
+        assert_eq!(
+            entry.iteration, 1,
+            "the history entry has the iteration of the reboot"
+        );
         assert_eq!(state.reboots.failures, 1);
         assert_eq!(state.reboots.last_failure, Some(entry.time));
         runner.close().await;
@@ -252,9 +263,13 @@ fn hook_that_panics_or_times_out_fails_alone() {
         let warned = |event: &LoopEvent| matches!(event, LoopEvent::Warned { .. });
         let history = place.history();
         let warnings = history.iter().filter(|record| warned(&record.event));
-        assert_eq!(warnings.count(), 3, "a warning for each");
+        assert_eq!(warnings.count(), 3, "one warning for each failed hook");
         let entry = &runner.state().reboots.history[0];
-        assert_eq!(entry.result, RebootResult::Done, "the reboot counts");
+        assert_eq!(
+            entry.result,
+            RebootResult::Done,
+            "the reboot succeeds although hooks failed"
+        );
         assert_eq!(runner.state().session.number.0, 2);
         runner.close().await;
     });
@@ -293,12 +308,16 @@ fn hook_can_register_hooks_and_send_commands() {
         assert_eq!(
             names,
             [ran("registering"), ran("registering"), ran("another")],
-            "it runs from the next reboot on"
+            "a hook that a hook registers runs from the next reboot on"
         );
         let late = self::hook("late", &diary, well);
         let handle = runner.handle();
         let refused = handle.register_hook(HookPoint::BeforeReboot, late, HOOK_TIMEOUT);
-        assert_eq!(refused.await, Err(RegisterError::Gone), "nothing runs");
+        assert_eq!(
+            refused.await,
+            Err(RegisterError::Gone),
+            "hooks cannot be registered while the loop is not running"
+        );
         runner.close().await;
     });
 }
@@ -340,7 +359,7 @@ fn stop_cancels_registered_hooks_and_command_hooks() {
         let sleep = unique();
         let endless = || {
             let mut config = busy(&place);
-            // Neither hears SIGTERM: they are not gone by themselves.
+            // Both processes of this hook ignore SIGTERM, so only SIGKILL ends them.
             config.settings.hook = vec![Hook {
                 on: HookPoint::AfterReboot,
                 command: format!("trap '' TERM; setsid {sleep} & exec {sleep}"),
@@ -377,9 +396,9 @@ fn stop_cancels_registered_hooks_and_command_hooks() {
             assert_eq!(
                 running(&sleep),
                 NOBODY,
-                "nothing is left when the run is over"
+                "no hook process is left after the run"
             );
-            // In the next round nothing is in the way of the second point.
+            // A new runner does not have the registered before-reboot hook, so the next round reaches the after-reboot hook.
             runner.close().await;
             runner = open(endless()).await;
         }
@@ -397,7 +416,7 @@ fn are_stopped(command: &str) -> bool {
 }
 
 #[test]
-fn suspended_time_does_not_count_for_hooks() {
+fn hook_timeout_does_not_include_suspended_time() {
     run(async {
         let place = Place::new();
         let sleep = unique();
@@ -405,7 +424,7 @@ fn suspended_time_does_not_count_for_hooks() {
         config.settings.hook = vec![Hook {
             on: HookPoint::BeforeReboot,
             command: format!("exec {sleep}"),
-            // On a busy machine it takes a while until it runs and is stopped.
+            // Long enough for a busy machine to start the hook's process and to suspend it before the timeout.
             timeout: lasting("5s"),
         }];
         let mut runner = open(config).await;
@@ -420,7 +439,7 @@ fn suspended_time_does_not_count_for_hooks() {
             while !are_stopped(&sleep) {
                 tokio::task::yield_now().await;
             }
-            // For longer than it may take.
+            // The process stays suspended for longer than the hook's timeout.
             let stopped = Instant::now();
             while stopped.elapsed() < Duration::from_millis(5500) {
                 assert!(running(&sleep).len() == 1 && are_stopped(&sleep));
@@ -463,11 +482,11 @@ fn dropped_runner_leaves_no_hook_process() {
             until_processes(&sleep, 2).await;
         };
         tokio::select! {
-            ended = runner.run() => panic!("{ended:?}"),
+            ended = runner.run() => panic!("the run ended early: {ended:?}"),
             () = operator => {}
         }
         drop(runner);
-        // Its task ends when the runtime gets to it, and the guard does the rest.
+        // The hook's task ends when the runtime polls it next. The guard then ends the processes.
         until_processes(&sleep, 0).await;
     });
 }

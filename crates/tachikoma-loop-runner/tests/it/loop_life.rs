@@ -1,4 +1,4 @@
-//! The life of a loop as the library's user sees it: states, events, numbers, history, and a second run.
+//! The lifecycle of a loop as an embedding program sees it: states, events, statistics, history, and a second run.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tachikoma_loop_runner::{
 use crate::loop_support::{BY_OPERATOR, Place, UNTIL_GO, Watch, accepted, open, states};
 use crate::support::run;
 
-/// A loop that is paused, resumed, rebooted and runs into its limit.
+/// Runs a loop that is paused, resumed, rebooted, and ended by its iteration limit.
 async fn eventful(place: &Place) -> (Outcome, Vec<Arc<Record>>) {
     let mut config = place.config(UNTIL_GO);
     config.settings.max_iterations = 3;
@@ -46,7 +46,7 @@ async fn eventful(place: &Place) -> (Outcome, Vec<Arc<Record>>) {
 }
 
 #[test]
-fn states_follow_in_order() {
+fn loop_states_change_in_order() {
     let place = Place::new();
     let (outcome, _) = run(eventful(&place));
     assert_eq!(outcome, Outcome::LimitReached { iterations: 3 });
@@ -73,7 +73,7 @@ fn every_subscriber_gets_every_state_change() {
     assert_eq!(
         seen,
         history[1..],
-        "a subscriber of the first hour gets what the journal has"
+        "a subscriber from the start gets all records of the journal"
     );
     let name = |record: &Record| match &record.event {
         LoopEvent::Started { .. } => Some("started"),
@@ -194,7 +194,7 @@ fn statistics_add_up_for_mixed_outcomes() {
         },
         LoopStats {
             iterations: 6,
-            // Neither what was skipped nor what was interrupted.
+            // The skipped and the interrupted iteration are not included.
             no_progress_count: 4,
             successful: 1,
             failed: 2,
@@ -227,14 +227,23 @@ fn iteration_limit_counts_across_runs() {
         let mut runner = open(limited(5)).await;
         let outcome = runner.run().await.unwrap();
         let again = runner.run().await.unwrap();
-        assert_eq!(again, outcome, "a limit that is met stays met");
+        assert_eq!(
+            again, outcome,
+            "a loop at its iteration limit ends at once again"
+        );
         let state = runner.state().clone();
         runner.close().await;
         (outcome, state)
     });
     assert_eq!(second.0, Outcome::LimitReached { iterations: 5 });
-    assert_eq!(second.1.loop_id, first.1, "the same loop goes on");
-    assert_eq!(second.1.stats.iterations, 5, "five in all, not five more");
+    assert_eq!(
+        second.1.loop_id, first.1,
+        "the second run continues the same loop"
+    );
+    assert_eq!(
+        second.1.stats.iterations, 5,
+        "the limit includes iterations of the first run"
+    );
     let started: Vec<u32> = place
         .history()
         .iter()
@@ -258,7 +267,7 @@ fn completed_loop_is_followed_by_a_new_loop() {
                 assert_eq!(invalid.current, LoopState::Completed);
                 assert_eq!(invalid.action, "start");
             }
-            other => panic!("started a loop that is done: {other:?}"),
+            other => panic!("the run of a completed loop must be refused: {other:?}"),
         }
         let done = runner.state().loop_id;
         runner.close().await;
@@ -276,10 +285,14 @@ fn second_runner_is_refused_with_pid_and_start_time() {
         let first = open(place.config("exit 0")).await;
         match LoopRunner::open(place.config("exit 0")).await {
             Err(OpenError::Lock(LockError::Held { holder, .. })) => {
-                let holder = holder.expect("the first one signed");
+                let holder =
+                    holder.expect("the first runner wrote its process id into the lock file");
                 assert_eq!(holder.pid, std::process::id());
                 assert_eq!(holder.loop_id, first.state().loop_id);
-                assert!(holder.since >= first.state().time, "since when it is held");
+                assert!(
+                    holder.since >= first.state().time,
+                    "the lock file has the time when it was locked"
+                );
             }
             Err(other) => panic!("refused for another reason: {other}"),
             Ok(_) => panic!("two runners must never share a working directory"),
@@ -344,18 +357,24 @@ fn requests_between_two_runs_are_refused_at_once() {
             };
             let (outcome, ()) = tokio::join!(runner.run(), operator);
             assert_eq!(outcome.unwrap(), BY_OPERATOR);
-            // Neither kept waiting, nor kept for the next run, which it would end at once.
+            // The command is refused at once. If it waited for the next run, it would end that run immediately.
             let late = tokio::time::timeout(Duration::from_secs(10), handle.command(stop)).await;
-            match late.expect("an answer, although nothing runs").unwrap() {
+            match late
+                .expect("the command is answered although the loop is not running")
+                .unwrap()
+            {
                 tachikoma_core::Answer::Refused { current, .. } => {
                     assert_eq!(current, LoopState::Stopped);
                 }
                 accepted @ tachikoma_core::Answer::Accepted { .. } => {
-                    panic!("nothing runs: {accepted:?}")
+                    panic!("accepted although the loop is not running: {accepted:?}")
                 }
             }
         }
         runner.close().await;
-        assert!(handle.command(stop).await.is_err(), "the runner is gone");
+        assert!(
+            handle.command(stop).await.is_err(),
+            "commands fail after the runner was closed"
+        );
     });
 }

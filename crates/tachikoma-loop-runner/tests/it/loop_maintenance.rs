@@ -12,7 +12,7 @@ use tachikoma_testkit::await_until;
 use crate::loop_support::{Place, UNTIL_GO, Watch, open};
 use crate::support::{PATIENCE, run};
 
-/// The prompt is recorded by each run: three of them fill a segment.
+/// Returns a config with a large prompt. Each run records the prompt, so three runs fill a journal segment.
 fn config(place: &Place, text: &str, limit: u32) -> LoopConfig {
     let mut config = place.config(UNTIL_GO);
     config.settings.max_iterations = limit;
@@ -56,7 +56,7 @@ fn full_segment_is_compressed_while_the_loop_runs() {
         let mut watch = Watch::on(&runner);
         let operator = async {
             watch.launched(3).await;
-            // The actor is blocked meanwhile, so another thread compresses.
+            // This wait blocks the thread of the loop, so the segment must be compressed by another thread.
             await_until("the first segment to be compressed", PATIENCE, || {
                 names(&dir) == ["journal-0001.jsonl.zst", "journal-0002.jsonl"]
             });

@@ -1,4 +1,4 @@
-//! The snapshot by the clock: after a change, only then, and a failure is seen.
+//! Snapshots that are saved at an interval: only after changes, and a failure to save is a warning.
 
 use std::fs;
 use tachikoma_loop_runner::store::encryption::Encryption;
@@ -21,11 +21,11 @@ fn config(place: &Place, script: &str, interval: &str) -> LoopConfig {
 
 async fn to_limit(runner: &mut LoopRunner) {
     let ran = tokio::time::timeout(PATIENCE, runner.run()).await;
-    let outcome = ran.expect("it ends").unwrap();
+    let outcome = ran.expect("the loop ends in time").unwrap();
     assert_eq!(outcome, Outcome::LimitReached { iterations: 1 });
 }
 
-/// The agent looks itself: its iteration does not end before the snapshot is there, and then stays what it is.
+/// The agent checks the snapshot itself: it waits for the first save, and fails if the file is replaced again without a change.
 #[test]
 fn snapshot_interval_saves_changes_only() {
     let place = Place::new();
@@ -43,7 +43,11 @@ fn snapshot_interval_saves_changes_only() {
             &Encryption::plain(),
         );
         let found = found.unwrap().unwrap();
-        assert_eq!(found.state, *runner.state(), "the end is flushed");
+        assert_eq!(
+            found.state,
+            *runner.state(),
+            "the last state is saved when the loop ends"
+        );
         runner.close().await;
     });
 }
@@ -51,14 +55,18 @@ fn snapshot_interval_saves_changes_only() {
 #[test]
 fn snapshot_is_written_at_start_and_end_without_an_interval() {
     let place = Place::new();
-    // Nothing but the start is saved before the end.
+    // The agent succeeds only if the snapshot has the state of the start of the loop.
     let script = "s=.ralph/state.json
         until [ -e $s ]; do sleep 0.01; done
         grep -q '\"status\": \"running\"' $s";
     run(async {
         let mut runner = open(config(&place, script, "0s")).await;
         to_limit(&mut runner).await;
-        assert_eq!(runner.state().stats.successful, 1, "the start was saved");
+        assert_eq!(
+            runner.state().stats.successful,
+            1,
+            "the agent found the snapshot of the start"
+        );
         let found = snapshot::read(
             &place.working_dir().join(".ralph/state.json"),
             &Encryption::plain(),
@@ -72,7 +80,7 @@ fn snapshot_is_written_at_start_and_end_without_an_interval() {
 fn unwritable_snapshot_is_one_warning_and_the_loop_continues() {
     let place = Place::new();
     let mut config = config(&place, UNTIL_GO, "50ms");
-    // A file where the directory ought to be.
+    // A file blocks the directory of the snapshot.
     config.settings.state.state_path = "blocked/state.json".into();
     let blocked = place.working_dir().join("blocked");
     fs::write(&blocked, "").unwrap();
@@ -121,7 +129,7 @@ async fn accepted_loss_of_records_is_recorded_before_the_run() {
     )
     .unwrap();
     config.loss = Loss::Accept;
-    // A runner that dies right here.
+    // Dropping the runner without a run simulates a crash right after opening.
     drop(open(config).await);
     let last = place.history().pop().unwrap().event;
     assert!(

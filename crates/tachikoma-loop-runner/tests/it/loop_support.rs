@@ -1,4 +1,4 @@
-//! A loop in a directory of its own, driven through the library's public interface with real child processes.
+//! A loop in a temporary directory, driven through the public interface of the crate with real child processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::support::{PATIENCE, example};
 
-/// Waits, in an agent's script, until [`Place::go`] with the number of its iteration.
+/// Shell code that makes an agent wait until the test calls [`Place::go`] with the number of the agent's iteration.
 pub(crate) const UNTIL_GO: &str = "while [ ! -e \"go$TACHIKOMA_ITERATION\" ]; do sleep 0.01; done;";
 
-/// A scratch directory with room for a working directory and a control socket.
+/// A temporary directory with a working directory and a directory for the control socket.
 pub(crate) struct Place {
     dir: TempDir,
 }
@@ -29,7 +29,7 @@ impl Place {
         Self::below(&std::env::temp_dir())
     }
 
-    /// Makes a place below a directory.
+    /// Creates these directories below `parent`.
     pub(crate) fn below(parent: &Path) -> Self {
         let dir = tempfile::tempdir_in(parent).unwrap();
         fs::create_dir(dir.path().join("w")).unwrap();
@@ -46,7 +46,7 @@ impl Place {
         settings.agent.name = AgentName::Command;
         settings.agents.command.program = ["sh", "-c", script].map(str::to_owned).to_vec();
         settings.iteration_delay = HumanDuration::from_secs(0);
-        // Agents of tests do nothing, as a rule.
+        // Most agents of these tests change no files, which would end the loop.
         settings.stop_conditions.max_no_progress_iterations = 0;
         let launch = Launch {
             agent: "command".to_owned(),
@@ -64,7 +64,7 @@ impl Place {
         }
     }
 
-    /// Lets the agent of an iteration go on that waits with [`UNTIL_GO`].
+    /// Lets the agent of an iteration continue that waits with [`UNTIL_GO`].
     pub(crate) fn go(&self, iteration: u32) {
         fs::write(self.working_dir().join(format!("go{iteration}")), "").unwrap();
     }
@@ -88,7 +88,7 @@ pub(crate) async fn open(config: LoopConfig) -> LoopRunner {
     LoopRunner::open(config).await.unwrap()
 }
 
-/// Parses a duration as people write it.
+/// Parses a duration such as "300ms".
 pub(crate) fn lasting(text: &str) -> HumanDuration {
     text.parse().unwrap()
 }
@@ -108,7 +108,7 @@ pub(crate) fn states(history: &[Record]) -> Vec<LoopState> {
     seen
 }
 
-/// Returns the words of an answer that accepts.
+/// Returns the text of an answer that accepts a command. Panics if the command was refused.
 pub(crate) fn accepted(answer: Answer) -> String {
     match answer {
         Answer::Accepted { note } => note,
@@ -116,10 +116,10 @@ pub(crate) fn accepted(answer: Answer) -> String {
     }
 }
 
-/// The outcome of a stop by the operator.
+/// Outcome of a loop that the operator stopped.
 pub(crate) const BY_OPERATOR: Outcome = Outcome::Operator;
 
-/// A subscriber that remembers everything.
+/// A subscriber that remembers all records and output lines of a loop.
 pub(crate) struct Watch {
     notices: Receiver<Notice>,
     pub(crate) records: Vec<Arc<Record>>,
@@ -135,7 +135,7 @@ impl Watch {
         }
     }
 
-    /// Waits for an event, and returns its record.
+    /// Waits for an event and returns its record.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -156,7 +156,7 @@ impl Watch {
         }
     }
 
-    /// Waits until an iteration's agent is up, and returns its process id.
+    /// Waits until the agent of an iteration has started, and returns its process id.
     pub(crate) async fn launched(&mut self, wanted: u32) -> i32 {
         let started = |event: &LoopEvent| matches!(event, LoopEvent::IterationStarted { iteration, .. } if *iteration == wanted);
         self.until("the iteration starts", started).await;
@@ -164,11 +164,11 @@ impl Watch {
         let record = self.until("the agent is up", up).await;
         match record.event {
             LoopEvent::AgentLaunched { pid } => i32::try_from(pid).unwrap(),
-            _ => unreachable!("just matched"),
+            _ => unreachable!("`until` returned a record of another type"),
         }
     }
 
-    /// Waits until the agent says a line.
+    /// Waits until the agent prints a line.
     pub(crate) async fn said(&mut self, line: &str) {
         let waiting = async {
             while !self.lines.iter().any(|said| said == line) {
@@ -176,7 +176,11 @@ impl Watch {
             }
         };
         let came = tokio::time::timeout(PATIENCE, waiting).await;
-        assert!(came.is_ok(), "never said: {line}; said {:?}", self.lines);
+        assert!(
+            came.is_ok(),
+            "the agent never printed: {line}; it printed {:?}",
+            self.lines
+        );
     }
 
     async fn next(&mut self) -> Option<Arc<Record>> {
@@ -190,8 +194,11 @@ impl Watch {
                 None
             }
             Ok(Notice::OutputSkipped { .. } | Notice::DiskFull { .. }) => None,
-            Err(RecvError::Lagged(missed)) => panic!("this test reads fast, yet missed {missed}"),
-            Err(RecvError::Closed) => panic!("the runner is gone; seen {:#?}", self.records),
+            Err(RecvError::Lagged(missed)) => panic!("the test subscriber missed {missed} notices"),
+            Err(RecvError::Closed) => panic!(
+                "the runner was dropped; records so far: {:#?}",
+                self.records
+            ),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Drives real child processes through the public interface of the crate.
-#![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 mod disk_full;
 mod embedding;

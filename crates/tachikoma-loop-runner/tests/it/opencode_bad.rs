@@ -1,4 +1,4 @@
-//! Error messages for a broken OpenCode server, port, password or command.
+//! Error messages for an OpenCode server with invalid answers, a port in use, a wrong password or a missing command.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use crate::opencode_support::{Bed, ready, until};
 use crate::support::{PATIENCE, example, kill, run};
 
-/// Runs a server that fails permanently. Returns the reason of the give-up.
+/// Runs a server that fails at every start. Returns the reason with which the supervisor gives up.
 fn gives_up(bed: Bed) -> String {
     let bed = bed.with(|opencode| {
         opencode.max_restart_attempts = 1;
@@ -94,9 +94,17 @@ fn port_in_use_is_a_clear_error() {
         })
         .await;
         insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: [ADDRESS] is taken by a server that requires a password, probably another OpenCode server: stop that one, or set another `opencode.serve_port`"#);
-        assert_eq!(second.starts().len(), 0, "nothing was started");
+        assert_eq!(
+            second.starts().len(),
+            0,
+            "the second supervisor starts no server"
+        );
         second.stop(&other).await;
-        assert_eq!(ready(&handle, 1).await.generation, 1, "undisturbed");
+        assert_eq!(
+            ready(&handle, 1).await.generation,
+            1,
+            "the first server was not restarted"
+        );
         first.stop(&handle).await;
     });
 }
@@ -176,7 +184,7 @@ fn stop_during_a_restart_delay_is_immediate() {
         let waiting = until(&handle, "it waits", |file| file.until.is_some()).await;
         assert_eq!(waiting.state, Condition::Restarting);
         let stopping = tokio::time::timeout(Duration::from_secs(10), bed.stop(&handle)).await;
-        stopping.expect("long before the delay is over");
+        stopping.expect("the stop does not wait for the restart delay");
         assert_eq!(bed.starts().len(), 1);
     });
 }
@@ -206,7 +214,7 @@ fn reloaded_settings_apply_at_the_next_server_start() {
     });
 }
 
-/// All output is captured, and the log is bounded.
+/// All output of the server is logged, and the size of the log is limited.
 #[test]
 fn server_output_is_in_the_log() {
     let bed = Bed::always(Misbehaviour {
@@ -246,7 +254,7 @@ fn server_that_ignores_sigterm_is_killed() {
     });
 }
 
-/// The server never listens, and another process takes its port meanwhile.
+/// The server never listens on its port, and another process listens there instead.
 #[test]
 fn password_is_not_sent_to_another_process_on_the_port() {
     let port = TcpListener::bind("127.0.0.1:0")
@@ -270,7 +278,7 @@ fn password_is_not_sent_to_another_process_on_the_port() {
             let mut heard = Vec::new();
             while let Ok((mut stream, _)) = thief.accept().await {
                 let mut bytes = Vec::new();
-                // The supervisor hangs up before it says anything.
+                // The supervisor closes the connection without sending anything.
                 let _ = stream.read_to_end(&mut bytes).await;
                 heard.push(String::from_utf8_lossy(&bytes).into_owned());
                 if heard.iter().any(|said| said.contains("uthorization")) {

@@ -1,4 +1,4 @@
-//! Which server a loop works in is decided once.
+//! A loop chooses its OpenCode server (shared or own) once and keeps that choice.
 
 use tachikoma_loop_runner::config::OpenCodeServer;
 use tachikoma_loop_runner::settings::AgentName;
@@ -14,7 +14,7 @@ fn choice_of_server_stays_if_a_shared_server_starts_or_stops() {
     let ralph = config.working_dir.join(".ralph");
     let (shared, own) = (ralph.join("opencode"), ralph.join("opencode-agent"));
     std::fs::create_dir_all(&shared).unwrap();
-    // As a supervisor that lives holds it.
+    // A running supervisor of a shared server holds this lock.
     let lock = std::fs::File::create(shared.join("lock")).unwrap();
     lock.lock().unwrap();
     let becomes = |state: &str| {

@@ -1,4 +1,4 @@
-//! A server is started again, or not, by how it ended.
+//! Whether the supervisor restarts an OpenCode server depends on how the server ended.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn killed_server_is_restarted_after_the_delay() {
         kill("-9", pid);
         let second = ready(&handle, 2).await;
         assert_ne!(second.pid, first.pid);
-        assert!(!is_alive(pid), "no zombie");
+        assert!(!is_alive(pid), "the killed server was reaped");
         let log = bed.stop(&handle).await;
         let times = |wanted: fn(&ServerEvent) -> bool| {
             let records = bed.records().into_iter();
@@ -83,7 +83,11 @@ fn server_stopped_by_a_signal_stays_down_and_is_logged() {
                 log.contains("[tachikoma] OpenCode stopped by user, not restarting\n"),
                 "{log}"
             );
-            assert_eq!(bed.starts().len(), 2, "only by command");
+            assert_eq!(
+                bed.starts().len(),
+                2,
+                "the server was started again only by the restart command"
+            );
         });
     }
 }
@@ -176,7 +180,11 @@ fn custom_server_command_gets_port_and_hostname_and_working_directory() {
         let pid = up.pid.unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split(' ').collect();
-        assert_eq!(fields[4], pid.to_string(), "a session of its own");
+        assert_eq!(
+            fields[4],
+            pid.to_string(),
+            "the server leads its own process session"
+        );
         let stdin = std::fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
         assert_eq!(stdin.to_str(), Some("/dev/null"));
         bed.stop(&handle).await;
@@ -212,7 +220,7 @@ fn restart_command_restarts_a_supervisor_that_gave_up() {
     });
 }
 
-/// Neither a crash nor a stop leaves tools of the old server running.
+/// When a server crashes or is stopped, processes that its tools started are killed.
 #[test]
 fn tools_of_a_server_are_killed_when_the_server_ends() {
     for cgroup in [true, false] {
@@ -231,7 +239,11 @@ fn tools_of_a_server_are_killed_when_the_server_ends() {
             });
             kill("-9", first.pid.unwrap());
             let second = ready(&handle, 2).await;
-            assert_eq!(processes_with(&marker), [0; 0], "gone before the next one");
+            assert_eq!(
+                processes_with(&marker),
+                [0; 0],
+                "the old tool ended before the next server started"
+            );
             kill("-9", second.pid.unwrap());
             ready(&handle, 3).await;
             await_until("its tool runs", PATIENCE, || {
@@ -244,7 +256,7 @@ fn tools_of_a_server_are_killed_when_the_server_ends() {
     }
 }
 
-/// Before a requested stop the supervisor asks the server to dispose its sessions.
+/// Before a requested stop, the supervisor asks the server to dispose of its sessions.
 #[test]
 fn requested_stop_disposes_sessions_first() {
     let marker = unique();
@@ -257,7 +269,10 @@ fn requested_stop_disposes_sessions_first() {
         let handle = bed.start().await;
         ready(&handle, 1).await;
         let log = bed.stop(&handle).await;
-        assert!(!log.contains("left running"), "the server ended it: {log}");
+        assert!(
+            !log.contains("left running"),
+            "the server ended its tool itself: {log}"
+        );
         assert_eq!(processes_with(&marker), [0; 0]);
     });
 }
@@ -324,9 +339,12 @@ fn too_large_server_is_replaced_when_no_session_is_busy() {
             matches!(event, ServerEvent::TooLarge { .. })
         })
         .await;
-        // Long enough for several questions.
+        // Long enough for several health checks.
         let early = tokio::time::timeout(Duration::from_millis(300), ready(&handle, 2)).await;
-        assert!(early.is_err(), "not while a session is busy");
+        assert!(
+            early.is_err(),
+            "the server is not replaced while a session is busy"
+        );
         std::fs::remove_file(bed.state().join("busy")).unwrap();
         ready(&handle, 2).await;
         let log = bed.stop(&handle).await;
@@ -342,7 +360,7 @@ fn server_with_a_too_large_child_is_replaced() {
         opencode.max_rss_bytes = 64 << 20;
     });
     let fake = bed.settings.opencode.serve_command.clone().unwrap();
-    // The last line of what never ends is kept in memory; only the first server has such a tool.
+    // `tail` keeps the endless line in memory. Only the first server starts this tool.
     let tool = "(head -c 96M /dev/zero; exec sleep 1000) | tail -n 1 >/dev/null &";
     let script =
         format!("#!/bin/sh\nif mkdir once 2>/dev/null; then {tool} fi\nexec {fake} \"$@\"\n");
@@ -360,7 +378,7 @@ fn server_with_a_too_large_child_is_replaced() {
     });
 }
 
-/// Agents may run `rm -rf` and `git clean`.
+/// Agents may delete the files of the supervisor with `rm -rf` or `git clean`.
 #[test]
 fn deleted_supervisor_files_are_created_again() {
     let bed = Bed::new(Vec::new()).with(|opencode| {
@@ -377,7 +395,7 @@ fn deleted_supervisor_files_are_created_again() {
             }
         };
         let healed = tokio::time::timeout(PATIENCE, healed).await;
-        healed.expect("the server file is back");
+        healed.expect("the server file is written again");
         assert!(matches!(
             bed.try_start().await.unwrap_err(),
             SupervisorError::Held { .. }
@@ -401,7 +419,7 @@ fn deleted_supervisor_files_are_created_again() {
     });
 }
 
-/// The death of the guard is not a crash of the server.
+/// The server ends with its killed guard. This is not recorded as a crash of the server.
 #[test]
 fn server_and_guard_restart_after_the_guard_is_killed() {
     let bed = Bed::new(Vec::new());

@@ -1,4 +1,4 @@
-//! A supervisor in this process, with a fake server that is a real one.
+//! Runs an OpenCode supervisor in the test process. It starts the fake server as a real child process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use tachikoma_testkit::fake_opencode::{Misbehaviour, SCRIPT_VAR, STATE_VAR, Scri
 
 use crate::support::{PATIENCE, example};
 
-/// Where one test happens.
+/// Temporary directory and supervisor settings of one test.
 pub(crate) struct Bed {
     pub(crate) scratch: Scratch,
     pub(crate) settings: SupervisorSettings,
 }
 
 impl Bed {
-    /// Servers that behave as `starts` says, the later ones well; on a free port, with a short delay.
+    /// The first servers misbehave as `starts` says, later ones work. All use a free port and a short restart delay.
     pub(crate) fn new(starts: Vec<Misbehaviour>) -> Self {
         let always = Misbehaviour::default();
         Self::scripted(&Script {
@@ -36,7 +36,7 @@ impl Bed {
         })
     }
 
-    /// Servers that all behave alike.
+    /// All servers misbehave in the same way.
     pub(crate) fn always(always: Misbehaviour) -> Self {
         let starts = Vec::new();
         Self::scripted(&Script {
@@ -100,7 +100,7 @@ impl Bed {
         Supervisor::start(self.settings.clone()).await
     }
 
-    /// What the fake servers wrote down when they started.
+    /// The records that the fake servers wrote when they started, one per start.
     pub(crate) fn starts(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.state().join("starts.jsonl")).unwrap_or_default();
         let lines = text.lines();
@@ -109,7 +109,7 @@ impl Bed {
             .collect()
     }
 
-    /// All that servers and supervisor said.
+    /// Returns the whole log of the servers and the supervisor.
     pub(crate) fn log(&self) -> String {
         let files = log_files(&self.settings.dir);
         let texts = files.iter().map(|file| std::fs::read(file).unwrap());
@@ -121,7 +121,7 @@ impl Bed {
         read_records(&self.settings.dir).unwrap()
     }
 
-    /// The delays that were waited, in milliseconds.
+    /// Returns the recorded restart delays in milliseconds.
     pub(crate) fn delays(&self) -> Vec<u64> {
         let records = self.records().into_iter();
         let delays = records.filter_map(|record| match record.event {
@@ -131,11 +131,11 @@ impl Bed {
         delays.collect()
     }
 
-    /// Stops the supervisor, and returns all that was said.
+    /// Stops the supervisor and returns the whole log.
     pub(crate) async fn stop(&self, handle: &SupervisorHandle) -> String {
         handle.stop().await.unwrap();
         let ended = tokio::time::timeout(PATIENCE, handle.ended()).await;
-        assert_eq!(ended.expect("it ends"), Ended::InOrder);
+        assert_eq!(ended.expect("the supervisor ends in time"), Ended::InOrder);
         self.log()
     }
 }
@@ -154,7 +154,7 @@ pub(crate) async fn until(
     found.unwrap().clone()
 }
 
-/// Waits until a server of this start, or a later one, is ready.
+/// Waits until the server with this start number, or a later one, is ready.
 pub(crate) async fn ready(handle: &SupervisorHandle, generation: u64) -> ServerFile {
     until(handle, "a server that is ready", |file| {
         file.state == Condition::Ready && file.generation >= generation
@@ -162,7 +162,7 @@ pub(crate) async fn ready(handle: &SupervisorHandle, generation: u64) -> ServerF
     .await
 }
 
-/// Waits for the next record of a kind.
+/// Waits for the next record with a wanted event.
 pub(crate) async fn record(
     records: &mut tokio::sync::broadcast::Receiver<Arc<ServerRecord>>,
     wanted: impl Fn(&ServerEvent) -> bool,
@@ -176,10 +176,10 @@ pub(crate) async fn record(
         }
     };
     let found = tokio::time::timeout(PATIENCE, search).await;
-    found.expect("the record comes")
+    found.expect("the record arrives in time")
 }
 
-/// Asks a server as anybody would.
+/// Returns whether a connection to the server's port succeeds.
 pub(crate) fn is_listening(url: &str) -> bool {
     let address = url.strip_prefix("http://").unwrap();
     let address = address.parse().unwrap();

@@ -1,10 +1,10 @@
-//! Many agents one after another leave no zombies and no open descriptors.
+//! Many agents, run one after another, leave no zombies and no open file descriptors.
 
 use tachikoma_loop_runner::process::Exit;
 
 use crate::support::{CONTAINMENTS, Rig, alone, children, guard_below, open_files, run};
 
-/// Enough for a leak of one per agent to stand out.
+/// Number of agents to run. It is large enough to notice a leak of one descriptor or zombie per agent.
 const AGENTS: usize = 200;
 
 #[test]
@@ -32,11 +32,11 @@ fn many_agents_leave_no_zombies_and_no_descriptors() {
                     assert_eq!(children(guard), "", "the guard has no children left");
                     rig.guard.finish().await;
                 });
-                // The threads of the test harness have their own lists.
+                // Every thread of this process has its own list of children.
                 let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
                 for thread in threads {
                     let list = std::fs::read_to_string(thread.path().join("children")).unwrap();
-                    assert_eq!(list, "", "nor has the runner");
+                    assert_eq!(list, "", "the runner has no children left");
                 }
             }
         },

@@ -1,4 +1,4 @@
-//! No process of an agent survives it, its guard or its runner.
+//! No process that an agent started survives the agent, its guard or its runner.
 
 use tachikoma_loop_runner::process::{Containment, Exit};
 
@@ -15,7 +15,7 @@ fn leftover_processes_of_an_agent_are_ended_and_named() {
             let mut rig = Rig::new(containment);
             rig.sh(&format!("{} {UNTIL_GO}", runaways(&sleep)));
             until("three runaways run", || running(&sleep).len() == 3);
-            // The shell between would be named too: it is gone when the guard has the agent and the orphan alone.
+            // The shell that starts the orphan would be reported too. It has ended when the guard has two children: the agent and the orphan.
             until("the orphan is the guard's", || {
                 let below = children(guard_below(rig.guard.pid()));
                 let below: Vec<i32> = below
@@ -28,14 +28,18 @@ fn leftover_processes_of_an_agent_are_ended_and_named() {
             rig.go();
             rig.over().await;
             assert_eq!(rig.seen.exit, Some(Exit::Code(0)));
-            assert_eq!(running(&sleep), NOBODY, "ended before the exit is reported");
+            assert_eq!(
+                running(&sleep),
+                NOBODY,
+                "leftovers end before the exit is reported"
+            );
             let named: Vec<_> = rig
                 .seen
                 .leftovers
                 .iter()
                 .map(|left| left.command.clone())
                 .collect();
-            assert_eq!(named, vec![sleep; 3], "all three are named");
+            assert_eq!(named, vec![sleep; 3], "all three leftovers are reported");
             assert!(rig.seen.leftovers.iter().all(|left| left.name == "sleep"));
             assert!(rig.seen.leftovers.iter().all(|left| !left.unkillable));
             rig.guard.finish().await;
@@ -54,7 +58,11 @@ fn leftover_that_ignores_the_request_is_killed() {
         until("it runs", || running(&sleep).len() == 1);
         rig.go();
         rig.over().await;
-        assert_eq!(running(&sleep), NOBODY, "ended although it ignores signals");
+        assert_eq!(
+            running(&sleep),
+            NOBODY,
+            "a leftover that ignores signals is killed"
+        );
         assert!(!rig.seen.leftovers.is_empty());
         rig.guard.finish().await;
     });
@@ -72,7 +80,7 @@ fn agent_that_leaves_nothing_has_no_leftovers() {
     });
 }
 
-/// Starts a runner with an agent and three runaways, and returns the command that all four of them run.
+/// Starts a runner with an agent and three processes that try to escape. Returns the runner and the command that all four processes run.
 fn with_runaways(containment: Containment, marker: &str) -> (Embedded, String) {
     let sleep = unique();
     let script = format!("{} exec {sleep}", runaways(&sleep));
@@ -85,7 +93,7 @@ fn with_runaways(containment: Containment, marker: &str) -> (Embedded, String) {
 }
 
 #[test]
-fn all_processes_end_with_the_runner() {
+fn all_processes_of_the_agent_end_when_the_runner_is_killed() {
     for containment in CONTAINMENTS {
         let marker = format!("end_{}", std::process::id());
         let (mut runner, sleep) = with_runaways(containment, &marker);
@@ -96,12 +104,12 @@ fn all_processes_end_with_the_runner() {
         until("so are guard and standby", || {
             !is_alive(guard) && !is_alive(runner.guard)
         });
-        assert_eq!(cgroups_of(&marker), 0, "and its control group");
+        assert_eq!(cgroups_of(&marker), 0, "the cgroup is removed too");
     }
 }
 
 #[test]
-fn all_processes_end_with_the_guard() {
+fn all_processes_of_the_agent_end_when_the_guard_is_killed() {
     let cases = ["guard", "standby", "guard below a stopped standby"];
     for (containment, whom) in CONTAINMENTS
         .iter()
@@ -118,9 +126,13 @@ fn all_processes_end_with_the_guard() {
         }
         kill("-KILL", killed);
         assert_eq!(runner.line_with("Lost"), "Lost { survivors: [] }");
-        assert_eq!(running(&sleep), NOBODY, "ended before the loss is reported");
+        assert_eq!(
+            running(&sleep),
+            NOBODY,
+            "all processes end before the loss of the guard is reported"
+        );
         assert!(runner.process.wait().unwrap().success());
-        assert_eq!(cgroups_of(&marker), 0, "its control group too");
+        assert_eq!(cgroups_of(&marker), 0, "the cgroup is removed too");
     }
 }
 
@@ -191,7 +203,7 @@ fn finish_works_after_the_guard_was_killed() {
     });
 }
 
-/// Returns a guard with a locked file that only the guard and its standby have open, and another handle of the file.
+/// Returns a guard that holds a file lock together with its standby, and another handle of the locked file.
 fn with_lock() -> (Rig, std::fs::File) {
     let mut lock = tempfile::NamedTempFile::new().unwrap();
     let other = lock.reopen().unwrap();
@@ -200,14 +212,14 @@ fn with_lock() -> (Rig, std::fs::File) {
     (Rig::with_lock(CONTAINMENTS[1], Some(lock)), other)
 }
 
-// complaint_44
+// This test covers complaint 44 of users of similar programs.
 #[test]
 fn lock_is_held_until_the_guard_has_cleaned_up() {
     run(async {
         let (rig, other) = with_lock();
-        assert!(other.try_lock().is_err(), "the guard holds it for us");
+        assert!(other.try_lock().is_err(), "the guard holds the lock");
         rig.guard.finish().await;
-        // Awaited: a child that another test forks has a copy of the lock until its exec.
+        // The lock may be released a little later: a child process that another test forks has a copy of its descriptor until `exec`.
         until("free again with the guard's end", || {
             other.try_lock().is_ok()
         });
@@ -236,8 +248,8 @@ fn lock_is_held_until_the_standby_has_cleaned_up_after_a_killed_guard() {
     });
 }
 
-/// Signals to the runner and to two processes that clean up after it, in this order. A stopped process cannot react to the death of
-/// another one before it is killed itself.
+/// Signals to the runner, the guard and the standby, in this order. SIGSTOP keeps a process from reacting to the death of another one
+/// before it is killed itself.
 const KILLS: [&[(&str, &str)]; 13] = [
     &[("-STOP", "guard"), ("-KILL", "runner")],
     &[("-STOP", "standby"), ("-KILL", "runner")],

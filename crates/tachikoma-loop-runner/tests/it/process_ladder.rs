@@ -1,4 +1,4 @@
-//! The steps by which an agent is ended, and that each of them reaches it.
+//! The signals that end an agent (SIGINT, SIGTERM, SIGKILL), and that each of them reaches the agent.
 
 use tachikoma_loop_runner::process::{Exit, StopSignal};
 
@@ -31,7 +31,7 @@ fn each_stop_stage_sends_its_signal() {
     });
 }
 
-// complaint_43
+// This test covers complaint 43 of users of similar programs.
 #[test]
 fn agent_that_ignores_sigint_and_sigterm_is_killed_with_its_children() {
     for containment in CONTAINMENTS {
@@ -56,12 +56,19 @@ fn agent_that_ignores_sigint_and_sigterm_is_killed_with_its_children() {
             rig.until("it hears the interrupt", heard(1)).await;
             rig.guard.signal(rig.generation, StopSignal::Terminate);
             rig.until("it hears the request", heard(2)).await;
-            assert_eq!(rig.seen.exit, None, "and goes on");
+            assert_eq!(
+                rig.seen.exit, None,
+                "the agent still runs after both signals"
+            );
             rig.guard.signal(rig.generation, StopSignal::Kill);
             rig.over().await;
             assert_eq!(rig.seen.exit, Some(Exit::Signal(SIGKILL)));
-            assert_eq!(running(&sleep), NOBODY, "with every descendant");
-            assert_eq!(rig.seen.leftovers, [], "what we killed is not left over");
+            assert_eq!(running(&sleep), NOBODY, "every descendant is killed too");
+            assert_eq!(
+                rig.seen.leftovers,
+                [],
+                "killed descendants are not reported as leftovers"
+            );
             rig.guard.finish().await;
         });
     }
@@ -151,7 +158,11 @@ fn suspended_agent_continues_on_request() {
             .open(gate)
             .unwrap();
         std::io::Write::write_all(&mut gate, b"go\n").unwrap();
-        assert_eq!(state(pid), Some('T'), "it does not go on by itself");
+        assert_eq!(
+            state(pid),
+            Some('T'),
+            "the agent stays suspended until the request to continue"
+        );
         rig.guard.resume();
         rig.over().await;
         assert_eq!(rig.seen.exit, Some(Exit::Code(3)));

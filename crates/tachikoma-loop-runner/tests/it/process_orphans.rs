@@ -1,4 +1,4 @@
-//! Processes that an earlier runner left because its guard and its standby were killed too, and the search for descendants.
+//! Ending processes of an earlier runner that was killed together with its guard and standby, and finding descendants of a process.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -13,12 +13,12 @@ fn leftovers_of_a_dead_runner_are_ended() {
     for containment in CONTAINMENTS {
         let sleep = unique();
         let marker = format!("orphan_{}", sleep.replace(['.', ' '], "_"));
-        // Its own intermediate parent, so that this process does not become the leftovers' ancestor.
+        // The agent is started by a runner in its own process, so that this test process does not become an ancestor of the leftovers.
         let script = format!("setsid {sleep} & echo ready; exec {sleep}");
         let mut runner = Embedded::start(containment, &marker, &script);
         runner.line_with("line ready");
         until("both run", || running(&sleep).len() == 2);
-        // Stopped, none of them can react to the death of another. The agent dies with its guard.
+        // Suspended processes cannot react to the death of another one. The agent dies with its guard.
         let all = [guard_below(runner.guard), runner.guard, runner.pid()];
         for signal in ["-STOP", "-KILL"] {
             for pid in all {
@@ -35,7 +35,7 @@ fn leftovers_of_a_dead_runner_are_ended() {
     }
 }
 
-/// This process may be a subreaper through other tests, and its own descendants are spared: so a fresh one looks.
+/// Ends leftovers from a new process: this test process may be a subreaper because of other tests, and does not end its own descendants.
 fn in_another_process(marker: &str) -> String {
     let output = Command::new(crate::support::example("leftovers"))
         .arg(marker)
@@ -54,7 +54,7 @@ fn own_ancestors_and_other_loops_are_not_killed() {
         .spawn()
         .unwrap();
     until("it runs", || running(&sleep).len() == 1);
-    // The looking process and its parent carry the marker themselves, as in a loop inside of a loop.
+    // The process that searches, and its parent, have the marker too, as in a loop that runs inside another loop.
     let looked = Command::new("sh")
         .args(["-c", "\"$0\" nested; true"])
         .arg(crate::support::example("leftovers"))
@@ -65,15 +65,15 @@ fn own_ancestors_and_other_loops_are_not_killed() {
         .unwrap();
     assert!(
         looked.status.success(),
-        "it did not end itself or its parent"
+        "the process did not kill itself or its parent"
     );
     assert_eq!(looked.stdout, b"");
     assert_eq!(end_leftovers("no_such_loop"), []);
-    assert_eq!(end_leftovers(""), [], "no marker, no leftovers");
+    assert_eq!(end_leftovers(""), [], "an empty marker matches no process");
     assert_eq!(
         running(&sleep).len(),
         1,
-        "another loop's process is not ours"
+        "the process of another loop is not killed"
     );
     other.kill().unwrap();
     other.wait().unwrap();
@@ -92,7 +92,10 @@ fn descendants_are_found_in_every_generation() {
     let grandchild = running(&sleep)[0];
     assert!(is_descendant(grandchild, pid));
     assert!(is_descendant(grandchild, own));
-    assert!(is_descendant(own, own), "one's own tree includes oneself");
+    assert!(
+        is_descendant(own, own),
+        "a process counts as its own descendant"
+    );
     assert!(!is_descendant(own, pid));
     assert!(!is_descendant(0, own));
     kill("-KILL", grandchild);

@@ -6,7 +6,7 @@ use crate::support::{
     CONTAINMENTS, LINE_BYTES_MAX, NOBODY, Rig, UNTIL_GO, alone, run, running, unique,
 };
 
-/// The runner may take this much for itself and all buffers together.
+/// Maximum memory of the runner, including all buffers.
 const MEMORY_KIB_MAX: u64 = 32 * 1024;
 
 fn lines_of(script: &str) -> (Vec<(String, u64)>, bool) {
@@ -37,7 +37,10 @@ fn stdout_and_stderr_are_in_the_transcript() {
         let (_, output) = rig.over().await;
         assert_eq!(rig.seen.lines, [("out".to_owned(), 0)]);
         assert_eq!(rig.seen.error_lines, ["err"]);
-        assert_eq!(output.final_text, "out\n", "errors are no answer");
+        assert_eq!(
+            output.final_text, "out\n",
+            "stderr is not part of the final text"
+        );
         assert_eq!(output.bytes, 8);
         let written = std::fs::read_to_string(output.transcript.path.unwrap()).unwrap();
         assert!(written.contains("out\n") && written.contains("err\n"));
@@ -65,7 +68,7 @@ fn output_of_a_grandchild_after_the_exit_is_read() {
         assert_eq!(
             texts,
             ["ready", "early", "late"],
-            "it said so when it was asked to go"
+            "the grandchild wrote the last line after SIGTERM"
         );
         assert!(drained, "both streams have ended");
         rig.guard.finish().await;
@@ -79,7 +82,7 @@ fn closed_output_is_not_the_end_of_the_agent() {
         rig.sh("exec >&- 2>&-; while [ ! -e go ]; do sleep 0.01; done; exit 9");
         rig.until("both streams end", |seen| seen.ended_streams == 2)
             .await;
-        assert_eq!(rig.seen.exit, None, "it lives");
+        assert_eq!(rig.seen.exit, None, "the agent still runs");
         rig.go();
         rig.over().await;
         assert_eq!(rig.seen.exit, Some(Exit::Code(9)));
@@ -165,8 +168,15 @@ fn transcript_that_cannot_be_written_does_not_end_the_agent() {
         rig.sh("echo one; echo two; exit 8");
         let (_, output) = rig.over().await;
         assert_eq!(rig.seen.exit, Some(Exit::Code(8)));
-        assert_eq!(rig.seen.lines.len(), 2, "the lines arrive all the same");
-        assert!(output.transcript.error.is_some(), "and it is reported");
+        assert_eq!(
+            rig.seen.lines.len(),
+            2,
+            "the lines arrive without a transcript"
+        );
+        assert!(
+            output.transcript.error.is_some(),
+            "the failure to write the transcript is reported"
+        );
         assert_eq!(output.transcript.path, None);
         rig.guard.finish().await;
     });

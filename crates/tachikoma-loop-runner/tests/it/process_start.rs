@@ -1,4 +1,4 @@
-//! How an agent starts: its streams, its environment, and the errors that name what stood in the way.
+//! How an agent starts: its streams, its environment, and start errors that name the cause.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt as _;
@@ -9,7 +9,7 @@ use tachikoma_loop_runner::process::{
 
 use crate::support::{CONTAINMENTS, Rig, is_alive, run};
 
-/// As `/proc/<pid>/fdinfo` shows it.
+/// Flag in `/proc/<pid>/fdinfo` of descriptors that are closed on exec.
 const CLOEXEC: i64 = 0o2_000_000;
 const ENOENT: i32 = 2;
 const E2BIG: i32 = 7;
@@ -94,7 +94,7 @@ fn guard_that_cannot_be_started_is_an_error() {
     }
 }
 
-// complaint_8
+// This test covers complaint 8 of users of similar programs.
 #[test]
 fn stdin_is_the_prompt_and_then_end_of_file() {
     run(async {
@@ -122,7 +122,7 @@ fn stdin_is_the_prompt_and_then_end_of_file() {
 }
 
 #[test]
-fn environment_is_inherited_changed_and_marked() {
+fn agent_inherits_the_environment_with_changes_and_marker() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[1]);
         let script = format!("echo \"$CHANGED|${{HOME-none}}|${MARKER}|$0|$1\"; echo $PATH; pwd");
@@ -150,7 +150,7 @@ fn environment_is_inherited_changed_and_marked() {
     });
 }
 
-// complaint_47
+// This test covers complaint 47 of users of similar programs.
 #[test]
 fn agent_leads_its_own_session_and_inherits_no_descriptor() {
     run(async {
@@ -173,10 +173,10 @@ fn agent_leads_its_own_session_and_inherits_no_descriptor() {
         assert_eq!(
             lines[0],
             format!("{pid} {pid} {pid}"),
-            "process, group, session"
+            "the agent leads its process group and its session"
         );
         let mut expected = inherited();
-        // The three streams, and the listing itself.
+        // Stdin, stdout, stderr, and the descriptor that `ls` uses to list the directory.
         expected.extend((0..=3).map(|fd| fd.to_string()));
         let found: BTreeSet<_> = lines[1..].iter().map(|&fd| fd.to_owned()).collect();
         assert_eq!(found, expected);
@@ -184,7 +184,7 @@ fn agent_leads_its_own_session_and_inherits_no_descriptor() {
     });
 }
 
-/// The descriptors that every process inherits from the program that started the tests.
+/// Returns the descriptors without close-on-exec. Every child process of the tests inherits them.
 fn inherited() -> BTreeSet<String> {
     let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let names = names.map(|entry| entry.file_name().into_string().unwrap());
@@ -216,7 +216,7 @@ fn guard_reports_its_containment_and_the_reason() {
                 );
             }
         }
-        assert!(is_alive(rig.guard.pid()), "runs without an agent");
+        assert!(is_alive(rig.guard.pid()), "the guard runs without an agent");
         rig.guard.finish().await;
     });
 }

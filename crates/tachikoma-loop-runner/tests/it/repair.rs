@@ -24,12 +24,12 @@ fn repairs(place: &Place) -> Vec<(Repair, String)> {
         .collect()
 }
 
-/// Runs three iterations of which the second destroys something, and returns what was repaired. The loop must not miss
-/// anything, and must go on for a later runner.
+/// Runs three iterations. The second one runs `destroy`. Returns the recorded repairs. No record may be lost, and a later runner must be
+/// able to continue the loop.
 #[track_caller]
 fn check(destroy: &str) -> (Place, Vec<(Repair, String)>) {
     let place = Place::new();
-    // Once its launch is on record, nothing is written before it ends.
+    // After the launch is recorded, the runner writes nothing until the agent ends.
     let launched =
         "until [ $(cat .ralph/loops/*/* | grep -c agent_launched) = 2 ]; do sleep 0.01; done";
     let script = format!("[ $TACHIKOMA_ITERATION != 2 ] || {{ {launched}\n{destroy}\n}}");
@@ -39,7 +39,10 @@ fn check(destroy: &str) -> (Place, Vec<(Repair, String)>) {
         let mut runner = open(config.clone()).await;
         let outcome = runner.run().await.unwrap();
         assert_eq!(outcome, Outcome::LimitReached { iterations: 3 });
-        assert!(lock::is_held(&place.working_dir()), "the lock is ours");
+        assert!(
+            lock::is_held(&place.working_dir()),
+            "the runner holds the lock"
+        );
         let state = runner.state().clone();
         runner.close().await;
         state
@@ -48,7 +51,11 @@ fn check(destroy: &str) -> (Place, Vec<(Repair, String)>) {
     run(async {
         config.settings.max_iterations = 4;
         let mut runner = open(config).await;
-        assert_eq!(*runner.state(), state, "live state is replayed state");
+        assert_eq!(
+            *runner.state(),
+            state,
+            "the state in memory equals the state from the journal"
+        );
         runner.run().await.unwrap();
         assert_eq!(runner.state().iteration, 4);
         runner.close().await;
@@ -61,7 +68,7 @@ fn what(repairs: &[(Repair, String)]) -> Vec<Repair> {
     repairs.iter().map(|(what, _)| *what).collect()
 }
 
-// complaint_12
+// This test covers complaint 12 of users of similar programs.
 #[test]
 fn deleted_ralph_directory_is_repaired() {
     let (place, repairs) = check("rm -rf .ralph");
@@ -163,8 +170,8 @@ fn deleted_or_overwritten_snapshot_is_repaired() {
     }
 }
 
-/// The agent waits for it itself: it does not end before the snapshot is back. It waits until all is saved before it destroys
-/// something: a save that is under way would replace it without a word.
+/// The agent itself waits for each repair: it ends only after the snapshot exists again. Before it destroys the file it waits until all
+/// records are saved, because a pending save would replace the file without recording a repair.
 #[test]
 fn destroyed_snapshot_is_repaired_while_the_agent_runs() {
     let place = Place::new();
@@ -189,7 +196,7 @@ fn destroyed_snapshot_is_repaired_while_the_agent_runs() {
     assert_eq!(what(&repairs(&place)), [Repair::Snapshot; 2]);
 }
 
-/// What was repaired is in the snapshot after a while, as everything else is.
+/// The record of a repair is saved to the snapshot after the snapshot interval, like all other records.
 #[test]
 fn repair_is_saved_after_the_snapshot_interval() {
     let place = Place::new();
@@ -209,7 +216,7 @@ fn repair_is_saved_after_the_snapshot_interval() {
             }
         };
         let waited = tokio::time::timeout(PATIENCE, saving).await;
-        waited.expect("it is saved");
+        waited.expect("the record is saved to the snapshot");
     };
     run(async {
         let mut runner = open(config).await;
@@ -219,7 +226,7 @@ fn repair_is_saved_after_the_snapshot_interval() {
             watch.launched(1).await;
             saved(watch.records.last().unwrap().seq).await;
             fs::remove_file(place.working_dir().join(".ralph/lock")).unwrap();
-            // A turning point at which nothing else is recorded: it is refused.
+            // A refused command makes the runner check its files without recording anything else.
             let answer = handle.command(LoopCommand::Resume).await.unwrap();
             assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
             let repaired = |event: &LoopEvent| matches!(event, LoopEvent::Repaired { .. });
@@ -298,7 +305,7 @@ fn recreated_control_socket_works_and_is_removed_at_the_end() {
     assert_eq!(fs::read_dir(sockets).unwrap().count(), 0);
 }
 
-/// Deletes the lock while an agent works, and lets someone else take the one that replaces it.
+/// Replaces the lock file while an agent works and locks the new one, as another runner would.
 fn taken_over(place: &Place) -> fs::File {
     let path = place.working_dir().join(".ralph/lock");
     fs::remove_file(&path).unwrap();
@@ -329,7 +336,7 @@ fn runner_that_lost_its_lock_ends_and_the_new_runner_continues() {
         assert_eq!(
             fs::read(&journal).unwrap(),
             before,
-            "nothing is written where another runner works"
+            "the journal is not written while another runner has the lock"
         );
         assert!(place.working_dir().join(".ralph/lock").exists());
         runner.close().await;
@@ -356,12 +363,12 @@ fn guard_holds_the_repaired_lock_too() {
             let running = runner.run();
             tokio::pin!(running);
             tokio::select! {
-                result = &mut running => panic!("ended: {result:?}"),
+                result = &mut running => panic!("the run ended early: {result:?}"),
                 _ = watch.launched(2) => {}
             }
         }
         let guard = guard_of(&place);
-        // The standby first: it would let the guard go on.
+        // The standby is suspended first, because it would resume a suspended guard.
         let stopped = [parent_of(guard), guard];
         let signal = |signal| {
             for pid in stopped {
@@ -373,16 +380,16 @@ fn guard_holds_the_repaired_lock_too() {
         drop(runner);
         assert!(
             lock::is_held(&place.working_dir()),
-            "no second runner while the guard has not cleaned up"
+            "the guard holds the lock until it has cleaned up"
         );
         signal(rustix::process::Signal::CONT);
-        // Waits for the guard to let go.
+        // Opening waits until the guard has released the lock.
         let runner = open(config).await;
         runner.close().await;
     });
 }
 
-/// The parent of the agent.
+/// Returns the process id of the guard, which is the parent of the last agent.
 fn guard_of(place: &Place) -> i32 {
     let history = place.history();
     let pid = history.iter().rev().find_map(|record| match record.event {

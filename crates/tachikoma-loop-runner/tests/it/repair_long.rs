@@ -1,5 +1,5 @@
-//! Files that are damaged during a long iteration are repaired before the agent ends. Another runner that took the lock
-//! meanwhile is not disturbed.
+//! Files that are damaged during a long iteration are repaired while the agent still runs. If another runner took the lock in the
+//! meantime, its files are not changed.
 
 use std::fs;
 use tachikoma_loop_runner::store::encryption::Encryption;
@@ -13,12 +13,12 @@ use tachikoma_loop_runner::store::{journal, layout};
 use crate::loop_support::{Place, UNTIL_GO, Watch, lasting, open};
 use crate::support::{PATIENCE, run};
 
-/// More of them than a segment of the journal holds, and each as large as a value may be.
+/// Number of values to set, each of the maximum size. Together they are larger than a journal segment.
 const VALUES: usize = 1100;
 const VALUE_BYTES: usize = 16_000;
 
-/// The agent waits for it itself: it does not end before all is back. All is gone at once: nothing that is put back meanwhile
-/// is deleted again.
+/// The agent itself waits for the repair: it ends only after all files exist again. It moves the directory away before it deletes
+/// it, so that it cannot delete files that were already repaired.
 #[test]
 fn deleted_files_are_repaired_while_the_agent_runs() {
     let place = Place::new();
@@ -48,18 +48,18 @@ fn deleted_files_are_repaired_while_the_agent_runs() {
         _ => None,
     });
     let repaired: Vec<_> = repaired.collect();
-    // In any order: the directory may be deleted after the check of the lock.
+    // The order of the repairs may vary: the directory may be deleted after the check of the lock.
     for what in [Repair::Lock, Repair::Journal] {
         assert!(repaired.contains(&what), "{repaired:?}");
     }
 }
 
-/// Someone deletes everything, and a second runner begins a loop of its own before the first one looks.
+/// Another process deletes everything, and a second runner starts its own loop before the first one checks its files.
 #[test]
 fn runner_that_lost_its_lock_saves_its_journal_and_no_snapshot() {
     let place = Place::new();
     let mut config = place.config(UNTIL_GO);
-    // No clock: a save is what would write.
+    // Saving at intervals is off, so that only a changed value triggers a save.
     config.settings.state.auto_save_interval = lasting("0s");
     let ralph = place.working_dir().join(".ralph");
     run(async {
@@ -74,17 +74,21 @@ fn runner_that_lost_its_lock_saves_its_journal_and_no_snapshot() {
             let theirs = fs::File::create_new(ralph.join("lock")).unwrap();
             flock(&theirs, FlockOperation::NonBlockingLockExclusive).unwrap();
             fs::write(ralph.join("state.json"), "theirs").unwrap();
-            // A change that is worth a snapshot.
+            // A change that triggers a save of the snapshot.
             handle.set("a".to_owned(), json!(1)).await.unwrap();
             theirs
         };
         let both = async { tokio::join!(runner.run(), operator) };
         let ended = tokio::time::timeout(PATIENCE, both).await;
-        let (result, _theirs) = ended.expect("it finds out by itself");
+        let (result, _theirs) = ended.expect("the runner notices the lost lock in time");
         let error = result.unwrap_err();
         assert!(matches!(error, RunError::Lock(_)), "{error}");
         let there = fs::read_to_string(ralph.join("state.json"));
-        assert_eq!(there.unwrap(), "theirs", "not written, not moved");
+        assert_eq!(
+            there.unwrap(),
+            "theirs",
+            "the snapshot of the other runner is unchanged"
+        );
         let mut kept = Vec::new();
         let dir = layout::loop_dir(&place.working_dir(), loop_id);
         journal::read_records(&dir, &Encryption::plain(), Seq(0), |record| {
@@ -97,7 +101,7 @@ fn runner_that_lost_its_lock_saves_its_journal_and_no_snapshot() {
     });
 }
 
-/// A file that the agent wrote before the first save is not overwritten.
+/// A foreign file at the path of the snapshot is moved to the quarantine instead of overwritten by the first save.
 #[test]
 fn foreign_file_in_place_of_the_first_snapshot_is_kept() {
     let place = Place::new();
@@ -116,13 +120,13 @@ fn foreign_file_in_place_of_the_first_snapshot_is_kept() {
     assert_eq!(fs::read_to_string(kept).unwrap(), "mine");
 }
 
-/// Fills a segment of the journal after someone has laid hands on what the next one needs.
+/// Fills a journal segment after the agent ran `destroy`, which damages files that the next segment needs.
 fn full_after(destroy: &str) -> Place {
     let place = Place::new();
     let script =
         format!("[ -e done ] || {{ touch done\n{destroy}\ntouch destroyed; }}; {UNTIL_GO}");
     let mut config = place.config(&script);
-    // Nothing else looks.
+    // Saving at intervals is off, so that no other check repairs the files first.
     config.settings.state.auto_save_interval = lasting("0s");
     run(async {
         let mut runner = open(config).await;

@@ -22,13 +22,13 @@ use tempfile::TempDir;
 /// Timeout of every wait in these tests. It is long enough for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Lines longer than this are cut.
+/// Output lines that are longer than this many bytes are truncated.
 pub(crate) const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Both kinds of containment. A machine without cgroups runs the second kind twice.
+/// Both kinds of containment. A machine without cgroups uses the guard for both.
 pub(crate) const CONTAINMENTS: [Containment; 2] = [Containment::Cgroup, Containment::Guard];
 
-/// Runs asynchronous work as the runner does: on one thread.
+/// Runs async code on one thread, as the runner does, with a timeout.
 pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().unwrap();
@@ -41,7 +41,7 @@ pub(crate) fn until(what: &str, reached: impl FnMut() -> bool) {
     tachikoma_testkit::await_until(what, PATIENCE, reached);
 }
 
-/// No process is running.
+/// The result of [`running`] if no process runs the command.
 pub(crate) const NOBODY: [i32; 0] = [];
 
 /// Returns a long `sleep` command that no other test uses, so that its process can be recognized.
@@ -63,7 +63,7 @@ pub(crate) fn running(command: &str) -> Vec<i32> {
     .collect()
 }
 
-/// Returns whether a process is there and not a zombie.
+/// Returns whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         !stat
@@ -85,19 +85,19 @@ pub(crate) fn children(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
 }
 
-/// Returns the guard below a standby. The runner knows only the process id of the standby.
+/// Returns the process id of the guard, which is the child of the standby. The runner only knows the standby's process id.
 pub(crate) fn guard_below(standby: i32) -> i32 {
     let child = || children(standby).trim().parse().ok();
     until("the standby has started the guard", || child().is_some());
     child().unwrap()
 }
 
-/// Signals a process this test started.
+/// Sends a signal to a process that this test started.
 pub(crate) fn kill(signal: &str, pid: i32) {
     assert!(kill_if_there(signal, pid), "kill {signal} {pid}");
 }
 
-/// Signals a process this test started, and returns whether there was one.
+/// Sends a signal to a process that this test started. Returns false if the process does not exist.
 pub(crate) fn kill_if_there(signal: &str, pid: i32) -> bool {
     let mut kill = Command::new("kill");
     kill.args([signal, &pid.to_string()]).stderr(Stdio::null());
@@ -109,7 +109,11 @@ pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let target = tests.parent().and_then(Path::parent).unwrap();
     let path = target.join("examples").join(name);
-    assert!(path.exists(), "{} is built by `cargo test`", path.display());
+    assert!(
+        path.exists(),
+        "{} must have been built by `cargo test`",
+        path.display()
+    );
     path
 }
 
@@ -128,7 +132,7 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     assert!(status.success(), "{test} failed in its own process");
 }
 
-/// Script that starts three processes which try to escape: by `setsid`, by a double fork, and by an empty environment.
+/// Shell code that starts three processes which try to escape: by `setsid`, by a double fork, and by an empty environment.
 pub(crate) fn runaways(sleep: &str) -> String {
     let quiet = "</dev/null >/dev/null 2>&1 &";
     format!(
@@ -170,7 +174,7 @@ pub(crate) struct Rig {
     pub(crate) seen: Seen,
     pub(crate) marker: String,
     pump: Option<Pump>,
-    /// Whether lines are remembered; a flood is only counted.
+    /// Whether output lines are stored. Tests with very much output only count them.
     pub(crate) remember: bool,
 }
 
@@ -227,12 +231,12 @@ impl Rig {
         self.spawn(self.order("sh", &["-c", script]));
     }
 
-    /// Lets a script go on that waits with [`UNTIL_GO`].
+    /// Lets an agent continue that waits with [`UNTIL_GO`].
     pub(crate) fn go(&self) {
         fs::write(self.place.path().join("go"), "").unwrap();
     }
 
-    /// Takes in what happens until a state is reached.
+    /// Processes reports and output of the agent until a state is reached.
     pub(crate) async fn until(&mut self, what: &str, reached: impl Fn(&Seen) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !reached(&self.seen) {
@@ -316,14 +320,14 @@ impl Seen {
                 self.leftovers = leftovers;
             }
             GuardReport::Lost { survivors } => {
-                assert_eq!(survivors, [], "everything can be killed");
+                assert_eq!(survivors, [], "all processes of the agent could be killed");
                 self.lost = true;
             }
         }
     }
 }
 
-/// A program that embeds the runner, in a process of its own that can be killed.
+/// A program that uses the process layer, in a separate process that tests can kill.
 pub(crate) struct Embedded {
     pub(crate) process: Child,
     pub(crate) guard: i32,
@@ -361,11 +365,11 @@ impl Embedded {
         embedded
     }
 
-    /// Reads on until a line contains `part`.
+    /// Reads output lines of the program until one contains `part`.
     pub(crate) fn line_with(&mut self, part: &str) -> String {
         let mut read = self.lines.by_ref().map(Result::unwrap);
         read.find(|line| line.contains(part))
-            .unwrap_or_else(|| panic!("ended without a line with `{part}`"))
+            .unwrap_or_else(|| panic!("the program ended without printing a line with `{part}`"))
     }
 
     pub(crate) fn pid(&self) -> i32 {

@@ -1,4 +1,4 @@
-//! How the runner starts a guard, and what it orders the guard to start.
+//! The options with which the runner starts a guard, and errors of the start.
 
 use std::ffi::OsString;
 use std::io;
@@ -31,7 +31,7 @@ pub struct GuardOptions {
 }
 
 impl GuardOptions {
-    /// Returns the options of a guard that is started with these words, for the loop with the id `marker`: with a cgroup, and without a lock.
+    /// Returns the options of a guard that is started with this command, for the loop with the id `marker`: with a cgroup, and without a lock.
     #[must_use]
     pub fn new(command: &[OsString], marker: String) -> Self {
         let mut words = command.iter().cloned();
@@ -47,7 +47,7 @@ impl GuardOptions {
         }
     }
 
-    /// Returns the environment of the guard: that of this process without hidden variables, and the mark of processes that may not control
+    /// Returns the environment of the guard: that of this process without the hidden variables, and the marker of processes that may not control
     /// the loop.
     pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
         let kept = |name: &OsString| {
@@ -63,16 +63,16 @@ impl GuardOptions {
 /// Why a guard cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
-    /// Its program cannot be started.
+    /// The program of the guard cannot be started.
     #[error("start guard {}", program.display())]
     Start {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// Cause.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// The socket to the guard cannot be made.
+    /// The socket to the guard cannot be created.
     #[error("prepare the guard's socket")]
     Socket(#[source] io::Error),
 }

@@ -11,13 +11,13 @@ use crate::{Exit, Leftover, StopSignal, children};
 /// Time for leftover processes of an agent to end after SIGTERM. Most servers and watchers have little to save.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
-/// SIGKILL takes effect at once unless a process is stuck in the kernel, which can last long.
+/// How long to wait for killed processes. SIGKILL takes effect at once unless a process is stuck in the kernel, which can last long.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A fork bomb leaves thousands of processes. The first ones are enough for a report.
+/// Maximum number of leftovers that are reported by name. A fork bomb leaves thousands of processes.
 const LEFTOVERS_NAMED_MAX: usize = 64;
 
-/// The agent of one generation.
+/// One agent, identified by its generation.
 pub(super) struct Agent {
     generation: u64,
     leader: Pid,
@@ -28,7 +28,7 @@ pub(super) struct Agent {
     asked: Vec<Pid>,
 }
 
-/// Progress of ending its processes.
+/// Progress of ending the agent's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     /// No process is being ended.
@@ -39,7 +39,7 @@ enum Ending {
     Killing { until: Instant },
 }
 
-/// Result of a step.
+/// Result of a step in ending the agent's processes.
 pub(super) enum Progress {
     /// Not finished. The death of a child or the tick causes the next step.
     Waiting,
@@ -72,15 +72,15 @@ impl Agent {
         if pid == self.leader && self.exit.is_none() {
             self.exit = Some(exit);
             if let Ending::Killing { until } = &mut self.ending {
-                // Its children become children of the guard only with its death, so they get the whole time.
+                // The agent's children become children of the guard only now, so they get the whole time to end.
                 *until = now + KILL_TIMEOUT;
             }
         }
-        // A new process may get its id, and has not got SIGTERM yet.
+        // A new process may reuse the id, and has not received SIGTERM yet.
         self.asked.retain(|other| *other != pid);
     }
 
-    /// Interrupts, terminates or kills the agent.
+    /// Interrupts, terminates or kills the agent with a signal.
     pub(super) fn signal(&mut self, rung: StopSignal, now: Instant) {
         match rung {
             StopSignal::Interrupt => self.signal_group(Signal::INT),
@@ -97,10 +97,10 @@ impl Agent {
         }
     }
 
-    /// Signals the agent's process group, unless the agent was reaped: then another process may have its id.
+    /// Sends a signal to the agent's process group, unless the agent was reaped: then another process may have its id.
     pub(super) fn signal_group(&self, signal: Signal) {
         if self.exit.is_none() {
-            // The group may be empty.
+            // Sending fails if the group is empty, which does not matter.
             let _ = rustix::process::kill_process_group(self.leader, signal);
         }
     }
@@ -110,7 +110,7 @@ impl Agent {
         self.exit.is_some() || self.ending != Ending::No
     }
 
-    /// Returns the time to the next step without an event.
+    /// Returns the time until the next step if no event happens before.
     pub(super) fn tick(&self) -> Option<Duration> {
         match self.ending {
             Ending::No => None,
@@ -144,7 +144,7 @@ impl Agent {
             }
             Ending::Killing { until } => {
                 kill_all(&remaining);
-                // The end of an agent that is stuck cannot be reported. The runner has its own timeout for that.
+                // The end of an agent that is stuck in the kernel cannot be reported. The runner has its own timeout for that.
                 if let (Some(exit), true) = (self.exit, now >= until) {
                     return self.ended(exit, remaining);
                 }

@@ -14,13 +14,13 @@ use crate::{MARKER, Spawn, children, spawn};
 use tachikoma_core::PASSPHRASE_VARIABLE;
 
 /// Git runs maintenance after a commit in a detached process. The guard would end that process with the agent and report it as a leftover,
-/// and the repository would never be packed. With these settings git waits for it.
+/// and the repository would never be packed. With these settings git waits for its maintenance.
 const GIT_SETTINGS: [(&str, &str); 2] = [
     ("gc.autoDetach", "false"),
     ("maintenance.autoDetach", "false"),
 ];
 
-/// Number of git settings in environment variables.
+/// Environment variable with the number of git settings that follow in other variables.
 const GIT_COUNT: &str = "GIT_CONFIG_COUNT";
 
 /// Why an agent could not be started.
@@ -30,12 +30,12 @@ pub(super) struct Failure {
     pub(super) message: String,
 }
 
-/// Starts an agent with the given streams; its id stays valid until it is waited for.
+/// Starts an agent with the given streams. Its process id stays valid until the agent is waited for.
 pub(super) fn launch(order: Spawn, fds: Vec<OwnedFd>, marker: &str) -> Result<Pid, Failure> {
     let cwd = PathBuf::from(order.cwd);
     let mut command = Command::new(order.program);
     command.args(order.args).current_dir(&cwd);
-    // Only the runner may have it.
+    // Only the runner may have the passphrase.
     command.env_remove(PASSPHRASE_VARIABLE);
     for name in order.env_remove {
         command.env_remove(name);
@@ -54,7 +54,7 @@ pub(super) fn launch(order: Spawn, fds: Vec<OwnedFd>, marker: &str) -> Result<Pi
     }
 }
 
-/// Adds our settings of git to those that the agent gets already.
+/// Adds Tachikoma's git settings to those that the agent already gets.
 fn set_git(command: &mut Command) {
     let given = command.get_envs().find(|(name, _)| *name == GIT_COUNT);
     let given = match given {
@@ -64,7 +64,7 @@ fn set_git(command: &mut Command) {
     let given = given.filter(|count| !count.is_empty());
     let parse = |count: OsString| count.to_str()?.trim_start().parse::<i32>().ok();
     let count = given.map_or(Some(0), parse).filter(|count| *count >= 0);
-    // Git reports an invalid number itself.
+    // An invalid number is left unchanged, because git reports it itself.
     let Some(mut next) = count else { return };
     for (name, value) in GIT_SETTINGS {
         command.env(format!("GIT_CONFIG_KEY_{next}"), name);
@@ -74,7 +74,8 @@ fn set_git(command: &mut Command) {
     command.env(GIT_COUNT, next.to_string());
 }
 
-/// The system has one error number for "no such program" and "no such directory", so the directory is checked again.
+/// Returns why an agent could not be started. The system has one error number for a missing program and a missing directory, so the directory is
+/// checked again.
 fn failure(error: &io::Error, cwd: &Path) -> Failure {
     let errno = error.raw_os_error().unwrap_or_default();
     let of_program = [
@@ -95,7 +96,7 @@ fn failure(error: &io::Error, cwd: &Path) -> Failure {
         Ok(()) if of_program.iter().any(|of| of.raw_os_error() == errno) => {
             (SpawnSubject::Program, io::Error::from_raw_os_error(errno))
         }
-        // A NUL byte in an argument has no number.
+        // An error without a number is a NUL byte in an argument.
         Ok(()) if errno == 0 => (
             SpawnSubject::Program,
             io::Error::new(error.kind(), error.to_string()),

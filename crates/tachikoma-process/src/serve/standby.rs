@@ -1,7 +1,7 @@
 //! The standby: the parent of the guard, which ends all processes of the agent if the guard is killed.
 //!
 //! `kill -9` of the runner and of the guard together would leave the children of the agent running. They become children of the standby
-//! instead, because it is a child subreaper, and the standby kills them. It also wakes a stopped guard when the runner has ended. The
+//! instead, because it is a child subreaper, and the standby kills them. It also wakes a suspended guard when the runner has ended. The
 //! guard watches the standby in the same way, and ends all processes of the agent if the standby is killed.
 
 use std::io;
@@ -26,13 +26,13 @@ use tachikoma_runtime::clock;
 /// leave it alive to clean up.
 const STANDBY_NAME: &str = "loop-standby";
 
-/// The guard ends its children, stragglers and leftovers within its own limits after the runner has ended; a guard that takes twice
-/// as long as the longest of them is killed.
+/// How long the standby waits for the guard after the runner has ended. It is twice the longest timeout of the guard itself. After that the
+/// standby kills the guard.
 const GUARD_TIMEOUT: Duration = END_TIMEOUT.saturating_add(END_TIMEOUT);
 
-/// What this process is after [`divide`].
+/// The role of this process after [`divide`].
 pub(super) enum Role {
-    /// The guard, with its end of the socket to the standby. The socket hangs up when the standby has ended.
+    /// The guard, with its end of the socket to the standby. The socket is closed when the standby ends.
     Guard(UnixStream),
     /// The standby.
     Standby(Standby),
@@ -40,13 +40,13 @@ pub(super) enum Role {
 
 /// The standby of one guard.
 pub(super) struct Standby {
-    /// The parent of this process until the runner ends.
+    /// Process id of the runner, which is the parent of this process until it ends.
     runner: Option<Pid>,
     guard: Pid,
-    /// Hangs up when the guard has ended. The guard passes on what the standby has to know.
+    /// Socket to the guard. It is closed when the guard ends. The guard forwards the lock and the loop's id over it.
     socket: UnixStream,
     inbox: Inbox,
-    /// The loop's id; empty until the guard has passed it on.
+    /// The loop's id; empty until the guard has sent it.
     marker: String,
     /// The lock of the working directory. No other runner starts while it is open.
     lock: Option<OwnedFd>,
@@ -57,11 +57,11 @@ pub(super) fn divide() -> io::Result<Role> {
     let runner = getppid();
     let (socket, of_guard) = UnixStream::pair()?;
     let forked = spawn::fork()?;
-    // The kernel sends this signal when the parent ends. It wakes a stopped process, and has no effect on others.
+    // The kernel sends SIGCONT when the parent ends. It wakes a suspended process, and has no effect on a running one.
     rustix::process::set_parent_process_death_signal(Some(Signal::CONT))?;
     let Some(guard) = forked else {
         set_name(GUARD_NAME);
-        // A standby that is stopped must not hold up the guard.
+        // The socket is non-blocking, so that a suspended standby does not block the guard.
         of_guard.set_nonblocking(true)?;
         return Ok(Role::Guard(of_guard));
     };
@@ -79,7 +79,7 @@ pub(super) fn divide() -> io::Result<Role> {
 impl Standby {
     /// Waits for the end of the guard, and kills the processes that a killed guard leaves. Returns the exit code of the guard.
     pub(super) fn watch(mut self) -> ExitCode {
-        // Closes the control socket, so that the runner notices the end of the guard even while this process is stopped.
+        // Closes the control socket, so that the runner notices the end of the guard even while this process is suspended.
         close_stdin();
         if self.await_end_of_guard().is_err() {
             // Without signals and socket the standby cannot watch the guard, so it ends the guard.
@@ -100,7 +100,7 @@ impl Standby {
     }
 
     fn await_end_of_guard(&mut self) -> io::Result<()> {
-        // The kernel sends this signal at the end of the runner, and the runner sends it to wake the guard.
+        // The kernel sends SIGCONT at the end of the runner, and the runner sends it to wake the guard.
         let wakes = notes_of(SIGCONT)?;
         let mut deadline = None;
         while self.hear_guard()? != Received::End {
@@ -110,7 +110,7 @@ impl Standby {
                     kill(self.guard, Signal::KILL);
                 }
             }
-            // Repeated after the end of the runner, because another process may stop the guard again.
+            // The signal is repeated after the end of the runner, because another process may suspend the guard again.
             kill(self.guard, Signal::CONT);
             let mut fds = [
                 PollFd::new(&self.socket, PollFlags::IN),
@@ -122,7 +122,7 @@ impl Standby {
         Ok(())
     }
 
-    /// Reads the messages of the guard without waiting.
+    /// Reads messages of the guard without waiting.
     fn hear_guard(&mut self) -> io::Result<Received> {
         let received = self.inbox.receive(&self.socket)?;
         while let Some(order) = self.inbox.next::<Order>()? {
@@ -138,7 +138,7 @@ impl Standby {
         getppid() != self.runner
     }
 
-    /// Kills and reaps all children, and those that become children by their deaths.
+    /// Kills and reaps all children, including processes that become children when their parent dies.
     fn end_children(&self) {
         let began = clock::monotonic();
         loop {
@@ -162,7 +162,7 @@ impl Standby {
     }
 }
 
-/// Sets the name of this process in `ps`. Without `/proc` the name stays.
+/// Sets the name of this process in `ps`. Without `/proc` the name is not changed.
 fn set_name(name: &str) {
     let _ = std::fs::write("/proc/self/comm", name);
 }

@@ -1,4 +1,4 @@
-//! Any bytes are read without a panic and within the limits: recordings that were cut and changed, and inputs that
+//! Any input is read without a panic and within the limits: truncated and changed recordings, and inputs that
 //! are far too large.
 
 use std::io::{self, Read};
@@ -11,10 +11,10 @@ use tachikoma_test_results::{
 
 use crate::recordings::{RUNNERS, recordings};
 
-/// Changed versions of each recording.
+/// Number of changed versions of each recording.
 const CHANGES: u64 = 20;
 
-/// Cuts of each recording; a short one is cut at every byte.
+/// Maximum number of positions at which a recording is cut. A short one is cut at every byte.
 const CUTS_MAX: usize = 100;
 
 fn check(read: &Result<Results, ResultsError>) {
@@ -44,7 +44,7 @@ fn below(state: &mut u64, bound: usize) -> usize {
 }
 
 #[test]
-fn a_recording_can_end_at_any_byte() {
+fn truncated_recordings_are_read_and_reported_as_incomplete() {
     for runner in RUNNERS {
         for (name, bytes) in recordings(runner) {
             let whole = results::read(&bytes[..], None);
@@ -63,7 +63,7 @@ fn a_recording_can_end_at_any_byte() {
                 check(&cut);
                 let Ok(cut) = cut else { continue };
                 let lost = cut.tests.len() < whole.tests.len() || failing(&cut) < failing(&whole);
-                // The number of binaries, packages or files is not announced.
+                // In these formats a cut between two binaries, packages or files is not noticed, because their number is not announced.
                 let between = matches!(runner, "libtest" | "go") || name.starts_with("prove-");
                 let silent = lost && cut.is_complete() && !between;
                 assert!(!silent, "{name} cut at {end}: {cut:?}");
@@ -73,7 +73,7 @@ fn a_recording_can_end_at_any_byte() {
 }
 
 #[test]
-fn a_recording_can_be_changed_at_any_byte() {
+fn changed_recordings_are_read_without_a_panic() {
     const STUFFING: [&[u8]; 14] = [
         b"\"",
         b"\\",
@@ -132,7 +132,7 @@ fn a_recording_can_be_changed_at_any_byte() {
 }
 
 #[test]
-fn every_format_takes_the_output_of_every_other() {
+fn every_format_reads_output_of_other_formats_without_a_panic() {
     let all = [
         Format::Junit,
         Format::Libtest,
@@ -151,7 +151,7 @@ fn every_format_takes_the_output_of_every_other() {
     }
 }
 
-/// Bytes that are generated as they are read.
+/// A reader that generates its bytes while it is read.
 struct Made<F> {
     part: F,
     number: u64,
@@ -182,7 +182,7 @@ impl<F: FnMut(u64) -> Option<Vec<u8>>> Read for Made<F> {
     }
 }
 
-/// Returns the peak memory of this process.
+/// Returns the peak memory of this process in bytes.
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -193,10 +193,10 @@ fn peak_bytes() -> u64 {
     kilobytes << 10
 }
 
-/// Memory that the tests below may add: the names that are kept, several times because tests run in parallel.
+/// Maximum memory that the tests below may add: several times the stored names, because tests run in parallel.
 const MEMORY_MAX: u64 = 700 << 20;
 
-/// A format, the number of tests, the text before and after them, and one of them.
+/// A format, the number of tests, the text before and after them, and the text of one test.
 type List = (
     Format,
     u64,
@@ -205,7 +205,7 @@ type List = (
     fn(u64, &str) -> String,
 );
 
-/// A result of one of a million tests; the others only need to exceed the limit.
+/// Inputs with more tests than are stored by name, one per format.
 const LISTS: [List; 5] = [
     (
         Format::Libtest,
@@ -261,7 +261,10 @@ fn a_million_tests_are_counted_and_bounded() {
             results.tests.len() < 160_000,
             "{format}: the names are bounded"
         );
-        assert!(!results.is_complete(), "{format}: and it is said");
+        assert!(
+            !results.is_complete(),
+            "{format}: missing tests must be reported"
+        );
         check(&Ok(results));
     }
     let more = peak_bytes().saturating_sub(before);
@@ -271,7 +274,7 @@ fn a_million_tests_are_counted_and_bounded() {
 #[test]
 fn an_endless_line_is_skipped() {
     let before = peak_bytes();
-    // Without an end of line; in megabytes.
+    // A line of `size` megabytes without a newline.
     let of = |size: u64, head: &'static str, byte: u8, tail: &'static str| {
         made(move |number| match number {
             0 => Some(head.as_bytes().to_vec()),

@@ -1,5 +1,5 @@
-//! Results of real test runners. The recordings are unchanged; each is named after the version of its
-//! runner and the scenario, and the snapshots show what is read from it.
+//! Recorded output of real test runners. The recordings are unchanged. Each is named after the version of its
+//! runner and the scenario. The snapshots contain the results that are read from it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use tachikoma_test_results::{self as results, Counts, Format, Results, ResultsEr
 pub(crate) fn recordings(runner: &str) -> Vec<(String, Vec<u8>)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/results");
     let mut files: Vec<PathBuf> = fs::read_dir(dir.join(runner))
-        .expect("recordings")
+        .expect("the directory of recordings exists")
         .map(|entry| entry.expect("a recording").path())
         .collect();
     files.sort();
@@ -68,42 +68,42 @@ fn read_all(runner: &str) -> String {
 }
 
 #[test]
-fn cargo_test() {
+fn recordings_of_cargo_test_are_read() {
     insta::assert_snapshot!(read_all("libtest"));
 }
 
 #[test]
-fn cargo_nextest() {
+fn recordings_of_cargo_nextest_are_read() {
     insta::assert_snapshot!(read_all("nextest"));
 }
 
 #[test]
-fn pytest() {
+fn recordings_of_pytest_are_read() {
     insta::assert_snapshot!(read_all("pytest"));
 }
 
 #[test]
-fn go_test() {
+fn recordings_of_go_test_are_read() {
     insta::assert_snapshot!(read_all("go"));
 }
 
 #[test]
-fn jest() {
+fn recordings_of_jest_are_read() {
     insta::assert_snapshot!(read_all("jest"));
 }
 
 #[test]
-fn vitest() {
+fn recordings_of_vitest_are_read() {
     insta::assert_snapshot!(read_all("vitest"));
 }
 
 #[test]
-fn tap() {
+fn recordings_of_tap_are_read() {
     insta::assert_snapshot!(read_all("tap"));
 }
 
 #[test]
-fn junit() {
+fn recordings_of_junit_are_read() {
     insta::assert_snapshot!(read_all("junit"));
 }
 
@@ -112,7 +112,7 @@ fn read(text: &str) -> Results {
 }
 
 #[test]
-fn colors_and_windows_line_ends_change_nothing() {
+fn results_do_not_depend_on_colors_and_line_endings() {
     for runner in RUNNERS {
         for (name, bytes) in recordings(runner) {
             let Ok(plain) = results::read(&bytes[..], None) else {
@@ -146,7 +146,7 @@ fn colors_and_windows_line_ends_change_nothing() {
 }
 
 #[test]
-fn the_text_and_the_report_of_a_runner_agree() {
+fn text_output_and_report_of_a_runner_give_the_same_results() {
     let of = |runner: &str, name: &str| {
         let all = recordings(runner);
         let found = all.iter().find(|(found, _)| found == name).expect(name);
@@ -257,7 +257,7 @@ fn other_documents_are_rejected_with_the_position() {
 }
 
 #[test]
-fn entities_are_not_expanded() {
+fn xml_entities_are_not_expanded() {
     let bomb = r#"<?xml version="1.0"?>
 <!DOCTYPE a [ <!ENTITY a "x"> <!ENTITY b "&a;&a;&a;&a;"> <!ENTITY c SYSTEM "file:///etc/passwd"> ]>
 <testsuite><testcase name="&b;&c; &lt;é&#233;&gt;"/><testcase name="a &lt; b &#x41;"/></testsuite>"#;
@@ -315,7 +315,10 @@ fn file_names_in_test_names_can_be_made_relative_to_a_directory() {
 fn a_junit_report_with_missing_tests_is_reported() {
     let problem = |text: &str| {
         let problems = read(text).problems;
-        assert!(problems.len() <= 1, "it is said once: {problems:?}");
+        assert!(
+            problems.len() <= 1,
+            "missing tests are reported only once: {problems:?}"
+        );
         problems.first().map(|problem| problem.text.clone())
     };
     let suite = |attributes: &str, cases: &str| {

@@ -1,14 +1,14 @@
-//! Draws a curve with characters, for a terminal of 80 columns.
+//! Draws a curve of the context usage with characters, for a terminal of 80 columns.
 
 use super::curve::Curve;
 
-/// Columns of the chart; with its scale it stays below 80.
+/// Width of the chart in columns. With its scale it is narrower than 80 columns.
 const COLUMNS: usize = 70;
 
-/// Rows of ten percent each.
+/// Height of the chart in rows. Each row is ten percent.
 const ROWS: usize = 10;
 
-/// Draws a curve: readings from left to right, the fill from 0 to 100 % from bottom to top.
+/// Draws a curve: readings from left to right, usage from 0 to 100 % from bottom to top.
 pub fn chart(curve: &Curve) -> Vec<String> {
     let fills = columns(curve);
     let redline = curve.redline_tokens.filter(|_| curve.window > 0);
@@ -32,7 +32,7 @@ pub fn chart(curve: &Curve) -> Vec<String> {
     lines
 }
 
-/// Returns one fill per column in percent: the highest of its readings.
+/// Returns the context usage for each column in percent: the highest of the column's readings.
 fn columns(curve: &Curve) -> Vec<f64> {
     let readings = &curve.readings;
     let count = readings.len().min(COLUMNS);
@@ -46,7 +46,7 @@ fn columns(curve: &Curve) -> Vec<f64> {
     fills
 }
 
-/// Returns the row of a fill. An empty context has the lowest one.
+/// Returns the row for a usage in percent. An empty context is in the lowest row.
 fn row_of(percent: f64) -> usize {
     let mut rows = (0..ROWS).rev();
     rows.find(|row| percent > (*row as f64) * 10.0).unwrap_or(0)

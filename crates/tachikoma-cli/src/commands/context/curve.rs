@@ -1,13 +1,13 @@
-//! The readings of one session, from the records of its loop.
+//! Reads the context usage of one session from the records of its loop.
 
 use serde::Serialize;
 use tachikoma_core::{Context, LoopEvent, Record, SessionNo, Timestamp};
 use tachikoma_loop_runner::settings::Settings;
 
-/// Limit of readings. Of a longer session every other one is left out.
+/// Maximum number of readings. If a session has more, every other reading is left out.
 const READINGS_MAX: usize = 4096;
 
-/// An event at a reading, or between it and the next.
+/// An event that happened at a reading, or between it and the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
@@ -19,14 +19,14 @@ pub enum Mark {
     Redline,
     /// A reboot was requested.
     RebootDue,
-    /// A reboot failed; the session continued.
+    /// A reboot failed and the session continued.
     RebootFailed,
     /// The session was replaced.
     Rebooted,
 }
 
 impl Mark {
-    /// Returns it as text.
+    /// Returns the event as text.
     pub fn word(self) -> &'static str {
         match self {
             Self::Warning => "warning",
@@ -39,48 +39,48 @@ impl Mark {
     }
 }
 
-/// One final reading.
+/// One reading of the context usage, at the end of an answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reading {
     /// The time of the reading.
     pub time: Timestamp,
-    /// The iteration.
+    /// Number of the iteration.
     pub iteration: u32,
-    /// Tokens in the context.
+    /// Number of tokens in the context.
     pub tokens: u64,
-    /// The fill in percent, to one decimal.
+    /// Context usage in percent, with one decimal.
     pub percent: f64,
-    /// Whether it is an estimate.
+    /// Whether the reading is an estimate.
     pub estimated: bool,
-    /// The events.
+    /// The events at this reading.
     pub marks: Vec<Mark>,
 }
 
-/// How the context of a session filled.
+/// The context usage of a session over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Curve {
-    /// The session.
+    /// Number of the session.
     pub session: SessionNo,
-    /// Tokens that fit into its context, by the last reading.
+    /// Size of the context in tokens, according to the last reading.
     pub window: u64,
-    /// The warning line in percent.
+    /// Usage in percent at which a warning is given.
     pub warning_percent: f64,
-    /// The redline in percent.
+    /// Number of tokens at which the session is replaced; `None` if it is unknown.
     pub redline_tokens: Option<u64>,
     /// Readings, oldest first.
     pub readings: Vec<Reading>,
-    /// Readings that were left out.
+    /// Number of readings that were left out.
     pub left_out: u64,
     #[serde(skip)]
     warned: bool,
     #[serde(skip)]
     crossed: bool,
-    /// Every n-th reading is kept.
+    /// Only every n-th reading is stored.
     #[serde(skip)]
     every: u64,
     #[serde(skip)]
     seen: u64,
-    /// The reading of an answer that is still being written, with its events.
+    /// The last reading of an answer that is not finished: time, iteration and usage. `None` if no answer is being written.
     #[serde(skip)]
     open: Option<(Timestamp, u32, Context)>,
     #[serde(skip)]
@@ -105,12 +105,12 @@ impl Curve {
         }
     }
 
-    /// Takes the reading of an answer that is still being written: if it is the last, it counts.
+    /// Stores the reading of an unfinished answer. It is only used if no later reading replaces it.
     fn answering(&mut self, time: Timestamp, iteration: u32, context: Context) {
         self.open = Some((time, iteration, context));
     }
 
-    /// The answer has ended.
+    /// Ends an answer, and adds its last reading.
     fn close(&mut self) {
         if let Some((time, iteration, context)) = self.open.take() {
             self.measured(time, iteration, &context);
@@ -150,7 +150,7 @@ impl Curve {
         }
     }
 
-    /// Leaves out every other reading without an event.
+    /// Removes every other reading that has no event.
     fn thin(&mut self) {
         let before = self.readings.len();
         let mut position = 0_usize;
@@ -162,7 +162,7 @@ impl Curve {
         self.every *= 2;
     }
 
-    /// Adds an event to the pending reading, or to the latest.
+    /// Adds an event to the reading of the unfinished answer, or to the latest reading.
     fn mark(&mut self, mark: Mark) {
         let marks = match self.readings.last_mut() {
             Some(latest) if self.open.is_none() => &mut latest.marks,
@@ -174,18 +174,18 @@ impl Curve {
     }
 }
 
-/// Finds the curve of one session in the records of a loop.
+/// Finds the context usage of one session in the records of a loop.
 pub struct Curves {
     wanted: Option<SessionNo>,
     warning_percent: f64,
     iteration: u32,
     current: Curve,
-    /// The latest finished curve that matches.
+    /// The latest finished curve of a wanted session.
     found: Option<Curve>,
 }
 
 impl Curves {
-    /// Looks for a session; by default for the latest with a reading.
+    /// Searches for a session; by default for the latest one with a reading.
     pub fn new(wanted: Option<SessionNo>) -> Self {
         let warning_percent = Settings::default().context.warning_percent.get();
         Self {
@@ -197,7 +197,7 @@ impl Curves {
         }
     }
 
-    /// Takes one record.
+    /// Processes one record.
     pub fn take(&mut self, record: &Record) {
         match &record.event {
             LoopEvent::SegmentOpened { state, .. } => {
@@ -235,7 +235,7 @@ impl Curves {
             LoopEvent::WrapUpAdvised { .. } => self.current.mark(Mark::Advice),
             LoopEvent::RebootRequested { .. } => self.current.mark(Mark::RebootDue),
             LoopEvent::RebootFailed { .. } => self.current.mark(Mark::RebootFailed),
-            // Recorded after the start of the next session.
+            // This event is recorded after the start of the next session, so it belongs to the session `from`.
             LoopEvent::RebootCompleted { from, .. } => {
                 let over = self.found.as_mut().filter(|found| found.session == *from);
                 if let Some(over) = over {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_during_an_answer_counts_if_it_is_the_last() {
+    fn last_reading_of_an_unfinished_answer_is_used() {
         let mut curve = Curve::new(SessionNo(1), 70.0);
         let context = |tokens| Context {
             tokens,

@@ -1,4 +1,4 @@
-//! The reboots of a loop: all recorded attempts, and the totals.
+//! Prints the reboots of a loop: all recorded attempts, and the totals.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::workspace::{Current, Workspace};
 #[derive(Debug, Serialize)]
 struct Reboots<'a> {
     stats: Stats,
-    /// The reboot that is requested or running.
+    /// The reboot that is requested or running; `None` if there is none.
     pending: Option<Pending>,
-    /// Finished attempts, oldest first.
+    /// Reboots that have ended, including failed ones, oldest first.
     reboots: &'a [RebootEntry],
 }
 
@@ -28,7 +28,7 @@ struct Reboots<'a> {
 struct Stats {
     total: u32,
     successful: u32,
-    /// Reboots that did not reduce the context usage.
+    /// Number of reboots that did not reduce the context usage.
     futile: u32,
     last_hour: usize,
     consecutive_failures: u32,

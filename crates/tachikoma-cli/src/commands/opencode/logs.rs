@@ -15,10 +15,10 @@ use crate::out;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// Characters of a line that are shown; the file has all of it.
+/// Maximum length in bytes of a line that is shown. The log has the whole line.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// How often to check for more.
+/// Interval between checks for new output.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Prints the log; with `follow`, also new lines, until it is interrupted.
@@ -67,7 +67,7 @@ impl LogPrinter {
         Ok(file)
     }
 
-    /// Prints new output, also after the file was replaced.
+    /// Prints new output, even after the log file was replaced.
     fn more(&mut self, path: &Path, mut file: File) -> std::io::Result<File> {
         let ours = file.metadata()?.ino();
         let turned = std::fs::metadata(path).is_ok_and(|there| there.ino() != ours);
@@ -90,7 +90,7 @@ impl LogPrinter {
         }
     }
 
-    /// An unfinished line at the end is printed too.
+    /// Prints the last line even if it has no newline.
     fn finish(mut self) {
         self.lines.finish(&mut show);
     }

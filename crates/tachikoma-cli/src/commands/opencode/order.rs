@@ -16,10 +16,10 @@ use crate::out;
 use crate::runtime::runtime;
 use crate::workspace::Workspace;
 
-/// Stopping a server, with all grace periods, and starting it take less.
+/// Maximum wait for a request. Stopping a server with all grace periods and starting it takes less.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// How often to check.
+/// Interval between checks of the server's state.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Restarts the server, and waits until the new one is ready.
@@ -41,7 +41,7 @@ pub fn restart(workspace: &Workspace) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Stops the server and its supervisor, and waits for their end.
+/// Stops the server and its supervisor, and waits until both have ended.
 pub fn stop(workspace: &Workspace) -> Result<ExitCode, Failure> {
     let dir = super::dir_here(workspace)?;
     ask(workspace, &dir, SupervisorRequest::Stop)?;

@@ -15,22 +15,22 @@ use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 use crate::zone::local;
 
-/// All that is known, as `--json` prints it.
+/// State of the server, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct ShownServer {
     #[serde(flatten)]
     file: ServerFile,
-    /// The supervisor; `None` if there is none.
+    /// The running supervisor; `None` if there is none.
     supervisor: Option<Keeper>,
-    /// Restarts since it was last healthy.
+    /// Restarts of the server since it was last healthy.
     attempts: u32,
-    /// Crashes since it was last healthy.
+    /// Crashes of the server since it was last healthy.
     crashes_in_a_row: u32,
-    /// All recorded crashes.
+    /// Number of all recorded crashes of the server.
     crashes_total: u64,
-    /// All restarts, requested ones included.
+    /// Number of all restarts of the server, including requested ones.
     restarts_total: u64,
-    /// How the last process ended.
+    /// How the last server process ended.
     last_end: Option<ServerEnd>,
 }
 
@@ -40,7 +40,7 @@ struct Keeper {
     since: Timestamp,
 }
 
-/// Prints the state of the server, also if nothing runs.
+/// Prints the state of the server, even if no server runs.
 pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let dir = super::dir_here(workspace)?;
     let Some(file) = ServerFile::read(&dir)? else {

@@ -29,21 +29,21 @@ use crate::signals::{Asked, Requests};
 use crate::trust::{Trust, Untrusted};
 use crate::workspace::Workspace;
 
-/// Shows a supervisor in the background.
+/// Command that shows the state of a supervisor in the background.
 const SHOWN_BY: &str = "tachikoma opencode status";
 
-/// Keeps the server running until it is stopped.
+/// Runs the supervisor, which keeps the server running until it is stopped.
 pub fn up(workspace: &Workspace, args: &UpArgs) -> Result<ExitCode, Failure> {
     let settings = settings(workspace, args)?;
     if args.detach {
         return detach::detach(SHOWN_BY);
     }
-    // Neither this process nor the server's tools need the secrets.
+    // The secrets are removed, because neither this process nor the server's tools need them.
     secrets::shed(&settings.hidden, &BTreeMap::new())?;
     runtime()?.block_on(supervise(args, settings))
 }
 
-/// Fails if the configuration forbids a shared server. Without a setting it is allowed.
+/// Fails if the configuration disables a shared server. It is allowed by default.
 fn check_enabled(loaded: &Loaded) -> Result<(), String> {
     let is_said = *loaded.origin_of("opencode.enabled") != Origin::Default;
     match loaded.settings.opencode.enabled || !is_said {
@@ -96,7 +96,7 @@ fn settings(workspace: &Workspace, args: &UpArgs) -> Result<SupervisorSettings, 
 }
 
 async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCode, Failure> {
-    // Before anything runs, so that no signal is missed.
+    // Signals are listened to before anything runs, so that none is missed.
     let requests = Requests::listen(args.detached)
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let notifier = Notifier::here();
@@ -135,11 +135,11 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
                 },
                 Asked::Stop(number) => {
                     if signal.replace(number).is_some() {
-                        // The second signal: the guard ends everything.
+                        // After the second signal this process exits at once, and the guard ends all processes.
                         return Ok(code(Some(number)));
                     }
                     audience.notifier.stopping();
-                    // The supervisor has already ended.
+                    // The stop fails if the supervisor has already ended, which does not matter.
                     let _ = handle.stop().await;
                 }
             },
@@ -157,17 +157,17 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
     }
 }
 
-/// 0 after `opencode stop`; otherwise 128 plus the signal, as in shells.
+/// Returns the exit code: 0 after `opencode stop`, otherwise 128 plus the signal, as in shells.
 fn code(signal: Option<i32>) -> ExitCode {
     let number = signal.and_then(|signal| u8::try_from(signal).ok());
     ExitCode::from(number.map_or(0, |number| 128_u8.saturating_add(number)))
 }
 
-/// The receivers of the state: the process that started us, and systemd.
+/// Reports the state to the process that started this one, and to systemd.
 struct Audience {
-    /// Whether the start was reported to the waiting process.
+    /// Whether the start was already reported to the waiting process.
     announced: bool,
-    /// In the background the foreground process reads only one line.
+    /// Whether nothing is printed, because the foreground process only reads one line of a background process.
     quiet: bool,
     json: bool,
     notifier: Notifier,
@@ -175,7 +175,7 @@ struct Audience {
 
 impl Audience {
     fn hear(&self, record: Result<Arc<ServerRecord>, RecvError>) {
-        // Missed notices are in the journal.
+        // Missed notices are skipped. Their records are in the journal.
         let Ok(record) = record else {
             return;
         };

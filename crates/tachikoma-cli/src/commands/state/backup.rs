@@ -1,4 +1,4 @@
-//! `tachikoma state backup`, `backups` and `restore`: a loop in one file.
+//! `tachikoma state backup`, `backups` and `restore`: backups of a loop in one file.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::sanitise::sanitise;
 use crate::trust::{Trust, Untrusted, listed};
 use crate::workspace::Workspace;
 
-/// Limit of other loops that are named; the list has all.
+/// Maximum number of other loops that are named. `state backups` lists all.
 const OTHERS_MAX: usize = 3;
 
 /// Takes a backup of the current loop.
@@ -37,7 +37,7 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
     }
     let premises = workspace.premises(&current.working_dir)?;
     if premises.cloud.is_some() {
-        // Uploaded if the configuration has `state.cloud_url`.
+        // The backup is uploaded if the configuration has `state.cloud_url`.
         let loaded = workspace.layers_of(&current.working_dir)?.load()?;
         let trust = Trust::new(workspace, Untrusted::Ask);
         trust.check_configuration(&canonical(&current.working_dir), &loaded)?;
@@ -118,7 +118,7 @@ pub fn restore(
     workspace.shed_secrets()?;
     let working_dir = match (file, &from.from) {
         (None, None) => workspace.working_dir_or_here()?,
-        // Only this directory: a loop in a parent directory is a different one.
+        // Only this directory is used: a loop in a parent directory is another loop.
         (Some(_), _) | (None, Some(_)) => workspace.run_dir(),
     };
     let premises = workspace.premises(&working_dir)?;
@@ -134,7 +134,7 @@ pub fn restore(
         (Some(fetched), _) => fetched.path.clone(),
         (None, Some(file)) => {
             let file = workspace.directory.join(file);
-            // The user may name a symbolic link.
+            // The path is canonicalized, because the user may name a symbolic link.
             match std::fs::canonicalize(&file) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let what = format!("{} does not exist", file.display());
@@ -198,7 +198,7 @@ pub fn restore(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Registers the restored loop, so that a run resumes it, and names the programs of its launch.
+/// Records that the user trusts the restored loop, so that a run can resume it, and lists the programs of its launch.
 fn register(workspace: &Workspace, working_dir: &Path) {
     let trust = Trust::new(workspace, Untrusted::Refuse);
     match adopt(workspace, &trust, &canonical(working_dir)) {
@@ -221,7 +221,7 @@ fn canonical(working_dir: &Path) -> PathBuf {
     canonical.unwrap_or_else(|_| working_dir.to_owned())
 }
 
-/// Explains why nothing was done. The loop is unchanged.
+/// Explains why the restore failed. The loop is unchanged.
 fn undone(error: OfflineError) -> Failure {
     let is_full = matches!(&error, OfflineError::Store(error) if error.is_full_disk());
     if is_full {
@@ -256,7 +256,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
                 found = Some(listed);
                 break;
             }
-            // The newest backup may be valid, but its key is missing.
+            // The newest backup is not damaged, but its key is missing.
             Err(error @ StoreError::Locked { .. }) => {
                 return Err(Failure::from(error).hint(
                     "nothing was changed; this backup is the newest by its name: provide its key, or name another one: `tachikoma state restore FILE`",
@@ -280,7 +280,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Describes how the newest valid backup of each other loop is restored.
+/// Describes how to restore the newest valid backup of each other loop.
 fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
     let mut seen: Vec<LoopId> = current.into_iter().collect();
     let mut others = Vec::new();

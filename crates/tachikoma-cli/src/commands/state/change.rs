@@ -1,4 +1,4 @@
-//! `tachikoma state set` and `clear`: through the live runner or, without one, on the files.
+//! `tachikoma state set` and `clear`: through the running loop or, if none runs, by changing the files.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ pub fn set(workspace: &Workspace, key: String, value: &str) -> Result<ExitCode, 
         };
         match ask(&socket, &request)? {
             Ok(response) => return answered(response),
-            // The runner has just died, or its guard will be gone soon.
+            // The runner has just ended, and its guard will end soon.
             Err(ClientError::NotListening { .. }) => {}
             Err(error) => return Err(unreachable_runner(&error)),
         }
@@ -56,7 +56,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
     let premises = workspace.premises(&working_dir)?;
     refuse_live(&working_dir)?;
     if !purge {
-        // Before the user is asked.
+        // Fails if there is no loop, before the user is asked for confirmation.
         workspace.current_loop()?;
     }
     let shown = working_dir.display();
@@ -93,7 +93,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails at once if a runner is alive, instead of waiting for its lock.
+/// Fails at once if a runner is running, instead of waiting for its lock.
 pub fn refuse_live(working_dir: &Path) -> Result<(), Failure> {
     let answers = |socket| std::os::unix::net::UnixStream::connect(socket).is_ok();
     if live_socket(working_dir).is_some_and(answers) {

@@ -1,4 +1,4 @@
-//! `--from URL`: lists and downloads remote backups, and uploads one.
+//! `--from URL`: lists and downloads remote backups, and uploads a backup.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,13 +16,13 @@ use crate::runtime::runtime;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// A downloaded backup, for as long as it is needed.
+/// A downloaded backup. The file is deleted when this value is dropped.
 #[derive(Debug)]
 pub struct Fetched {
     pub path: PathBuf,
-    /// Another remote backup, if this one has no work tree: the newest of the loop that has.
+    /// If this backup has no work tree: the name of the newest remote backup of the loop that has one.
     pub with_work: Option<String>,
-    /// Directories that were created for it; they are removed with it, unless they have other files by then.
+    /// Directories that were created for the download. They are removed with the file, unless they contain other files.
     made: Vec<PathBuf>,
 }
 
@@ -51,7 +51,7 @@ fn missing(dir: &Path) -> Vec<PathBuf> {
 
 fn remove_empty(dirs: &[PathBuf]) {
     for dir in dirs {
-        // A directory with other files is not removed.
+        // The removal fails if the directory has other files, which is intended.
         let _ = std::fs::remove_dir(dir);
     }
 }
@@ -141,7 +141,7 @@ fn failed(cloud: &Cloud, what: &str) -> Failure {
     Failure::new(sanitise(what).into_owned()).hint(hint)
 }
 
-/// Downloads a valid remote backup: the one with a name, or the newest of a loop.
+/// Downloads a valid remote backup: the one with the given name, or the newest of a loop.
 pub fn fetch(
     workspace: &Workspace,
     premises: &Premises,
@@ -188,7 +188,7 @@ pub fn fetch(
                     }
                     return Ok(Some(fetched));
                 }
-                // The backup may be valid, but its key is missing.
+                // The backup is not damaged, but its key is missing.
                 Err(StoreError::Locked { action, why, .. }) => {
                     let path = Path::new(url).join(copied.object());
                     return Err(StoreError::Locked { action, path, why }.into());
@@ -210,29 +210,29 @@ pub fn fetch(
         .hint("`tachikoma state backups --from URL` lists the remote backups"))
 }
 
-/// Renames a downloaded file to the name of its backup; an existing file keeps it.
+/// Renames a downloaded file to the name of its backup. If a file with that name exists, the download keeps its own name.
 fn named(fetched: Fetched, dir: &Path, copied: &Copied, made: &[PathBuf]) -> Fetched {
     let path = dir.join(copied.name());
     match std::fs::hard_link(&fetched.path, &path) {
-        // Dropping the old value removes the other file.
+        // Dropping the old value deletes the temporary file.
         Ok(()) => Fetched::at(path, made),
         Err(_) => fetched,
     }
 }
 
-/// Reports a problem of a remote backup, without the name of the local file.
+/// Returns a message about a remote backup, with the backup's name instead of the local file name.
 fn as_named(what: &str, path: &Path, copied: &Copied) -> String {
     what.replace(&path.display().to_string(), &copied.object())
 }
 
-/// Names the newest remote backup of the same loop that has the work tree.
+/// Returns the name of the newest remote backup of the same loop that has a work tree.
 fn newest_with_work(cloud: &Cloud, copied: &Copied) -> Result<Option<String>, Failure> {
     let copies = copies(cloud, Some(copied.loop_id()))?;
     let found = copies.iter().find(|copied| copied.has_work);
     Ok(found.map(Copied::name))
 }
 
-/// Fails if there are several loops, because the user has to choose.
+/// Fails if the store has backups of several loops, because the user has to choose one.
 fn only_one_loop(copies: &[Copied]) -> Result<(), Failure> {
     let mut loops: Vec<LoopId> = copies.iter().map(Copied::loop_id).collect();
     loops.sort();

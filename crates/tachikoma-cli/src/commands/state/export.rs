@@ -1,6 +1,6 @@
-//! `tachikoma state export`: writes everything about a loop as one text, streamed in constant memory.
+//! `tachikoma state export`: writes the state and all records of a loop as text, with constant memory.
 //!
-//! One JSON object per line instead of one document: it can be written and read as a stream, `grep` and `jq` work on
+//! The export has one JSON object per line instead of one document: it can be written and read as a stream, `grep` and `jq` work on
 //! it, and an incomplete export is recognized by its missing last line.
 
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::workspace::Workspace;
 
-/// The version of the first and last line. The records have their own, in the first of them.
+/// Format version of the first and the last line. The first record has the format version of the records.
 const FORMAT: u32 = 1;
 
 /// Exports the current loop.
@@ -44,7 +44,7 @@ fn to_stdout(premises: &Premises, loop_id: LoopId) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     match write(premises, loop_id, &mut out) {
         Ok(_) => Ok(()),
-        // A reader that is gone (`| head`) has what it wanted.
+        // A closed pipe (`| head`) is not an error.
         Err(Trouble::Write(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(trouble) => Err(trouble.told("standard output")),
     }
@@ -97,7 +97,7 @@ impl Trouble {
     }
 }
 
-/// Writes a first line with the state, the records up to it, and a last line. Returns the number of records.
+/// Writes a first line with the state, the records up to that state, and a last line. Returns the number of records.
 fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u64, Trouble> {
     let snapshot = show::find(premises, loop_id)
         .map_err(Trouble::Read)?
@@ -118,7 +118,7 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
         &premises.encryption,
         tachikoma_core::Seq(0),
         |record| {
-            // A live runner continues to write; the export ends at its state.
+            // A running loop may append more records. The export ends at the state of the first line.
             if record.seq <= until && written.is_ok() {
                 records += 1;
                 written = serde_json::to_string(&record)

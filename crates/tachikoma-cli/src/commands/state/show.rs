@@ -18,7 +18,7 @@ use crate::report::line::iterations;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// Characters of a value or a list that are shown; `--json` has all of it.
+/// Maximum number of characters of a value or list that are shown. `--json` shows all of it.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// Prints the state of the current loop.
@@ -47,13 +47,13 @@ pub fn show(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A state with its origin.
+/// A state, and where it was read from.
 pub struct ShownState {
-    /// The state.
+    /// The state of the loop.
     pub snapshot: Snapshot,
     source: Source,
     saved: Saved,
-    /// Whether a file could not be used.
+    /// Whether a file was damaged and could not be used.
     is_damaged: bool,
 }
 
@@ -65,10 +65,10 @@ enum Saved {
     Unreadable(String),
 }
 
-/// Finds the state of a loop: that of the snapshot if it is current, otherwise that of the journal.
+/// Returns the state of a loop: from the snapshot if it is up to date, otherwise from the journal.
 pub fn find(premises: &Premises, loop_id: LoopId) -> Result<ShownState, Failure> {
     let dir = layout::loop_dir(&premises.working_dir, loop_id);
-    // Before the journal, which may grow in between and would make the snapshot look older.
+    // The snapshot is read before the journal, which may grow in between and would make the snapshot look outdated.
     let on_disk = snapshot::read(&premises.snapshot, &premises.encryption);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let state = &found.state;
@@ -104,7 +104,7 @@ impl Page {
         let _ = writeln!(self.0, "{name:<14} {}", sanitise(&value));
     }
 
-    /// Returns a line if there is a value.
+    /// Adds a line with a list of values, unless the list is empty.
     fn list(&mut self, name: &str, values: &[impl Display]) {
         if !values.is_empty() {
             let values: Vec<_> = values.iter().map(ToString::to_string).collect();

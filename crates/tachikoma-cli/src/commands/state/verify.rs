@@ -13,7 +13,7 @@ use crate::out;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// Prints the result for each object; fails if one is damaged.
+/// Prints the result for each checked object. Fails if one is damaged.
 pub fn verify(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let Some(working_dir) = workspace.working_dir()? else {
         return Err(workspace.no_loop());

@@ -1,4 +1,4 @@
-//! The work tree of a restored loop: unpacks it, and reports how to continue.
+//! The work tree of a restored loop: unpacks it, and describes how to continue.
 
 use std::path::Path;
 
@@ -18,13 +18,13 @@ use crate::sanitise::sanitise;
 /// Message for an unchanged work tree.
 const UNCHANGED: &str = "the work tree is unchanged";
 
-/// Text for a loop that can continue at once.
+/// Message for a loop that can continue immediately.
 const GOES_ON: &str = "`tachikoma run` continues";
 
-/// Unpacks the work of a backup, if it may be missing here. Returns a text about it, and about how to continue.
+/// Unpacks the work of a backup if it may be missing here. Returns a message about the work tree and how to continue.
 ///
 /// # Errors
-/// The backup has work, and it cannot be unpacked.
+/// The backup contains work that cannot be unpacked.
 pub fn bring(
     premises: &Premises,
     (loop_id, iteration): (LoopId, u32),
@@ -40,7 +40,7 @@ pub fn bring(
         return Ok(format!("{what}; {GOES_ON}"));
     };
     if has_repository && fetched.is_none() {
-        // The backup was made here.
+        // The backup was made in this repository, so its work is already here.
         let _ = std::fs::remove_file(bundle);
         return Ok(format!("{UNCHANGED}; {GOES_ON}"));
     }
@@ -82,7 +82,7 @@ pub fn bring(
     }
 }
 
-/// Describes commits that a run would not see: it would repeat their work.
+/// Describes commits that must be merged first, because a run would not see them and would repeat their work.
 fn first(merge: &Merge, head: &str) -> String {
     let Merge { on, is_ahead } = merge;
     let how = if *is_ahead { " --ff-only" } else { "" };
@@ -91,7 +91,7 @@ fn first(merge: &Merge, head: &str) -> String {
     )
 }
 
-/// Describes a remote backup without a work tree.
+/// Returns the message for a remote backup without a work tree.
 fn without(fetched: &Fetched) -> String {
     let mut what =
         "warning: this backup has no work tree: get the loop's work before `tachikoma run`"

@@ -28,13 +28,13 @@ struct Place {
 }
 
 impl Place {
-    /// Loops 1 to `count`, each later than the one before, with a transcript.
+    /// Creates loops 1 to `count`, each with a transcript. Each loop started later than the one before.
     fn new(count: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let place = Self { dir };
         for number in 1..=count {
             let now = Timestamp::from_millis(i64::from(number) * 1000);
-            // Names that would sort the other way round.
+            // The loop ids sort in the opposite order of the start times.
             Journal::create(
                 &place.journal(number),
                 id(number),
@@ -76,14 +76,14 @@ impl Place {
         .unwrap();
     }
 
-    /// The loops of which anything is left.
+    /// Returns the loops of which any file exists.
     fn left(&self, of: u32) -> Vec<u32> {
         (1..=of)
             .filter(|number| self.journal(*number).exists() || self.transcripts(*number).exists())
             .collect()
     }
 
-    /// The loops that are there in full.
+    /// Returns the loops of which all files exist.
     fn whole(&self, of: u32) -> Vec<u32> {
         (1..=of)
             .filter(|number| {
@@ -109,7 +109,11 @@ fn prune_keeps_the_last_ten_loops_and_the_current_loop() {
     place.prune(2);
     let mut expected = vec![2];
     expected.extend(4..=13);
-    assert_eq!(place.whole(13), expected, "although its clock was wrong");
+    assert_eq!(
+        place.whole(13),
+        expected,
+        "the current loop is kept although it is old"
+    );
 
     let place = Place::new(10);
     place.prune(10);
@@ -117,7 +121,7 @@ fn prune_keeps_the_last_ten_loops_and_the_current_loop() {
 }
 
 #[test]
-fn purge_deletes_all_forms_of_our_files() {
+fn prune_deletes_compressed_and_partial_files_of_old_loops() {
     let place = Place::new(11);
     for name in ["journal-0002.jsonl.zst", "journal-0003.jsonl", REMAINS] {
         fs::write(place.journal(1).join(name), "x").unwrap();
@@ -134,7 +138,7 @@ fn purge_deletes_all_forms_of_our_files() {
 }
 
 #[test]
-fn a_loop_with_anything_in_it_that_is_not_ours_stays_whole() {
+fn loop_with_foreign_files_is_not_deleted() {
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("precious"), "x").unwrap();
     let strangers: [fn(&Path, &Path); 4] = [
@@ -158,7 +162,7 @@ fn a_loop_with_anything_in_it_that_is_not_ours_stays_whole() {
             assert_eq!(
                 place.whole(12),
                 expected,
-                "the second one goes, the first does not"
+                "loop 2 is deleted, and loop 1 with the foreign file is kept"
             );
             assert!(outside.path().join("precious").exists());
         }
@@ -173,7 +177,7 @@ fn foreign_directories_are_not_counted_as_loops() {
     let dirs = [
         "loops/notes",
         "loops/loop_1",
-        // Not as we write it.
+        // An id in upper case, which Tachikoma never writes.
         "loops/loop_AAAAAAAA-0000-4000-8000-000000000000",
         "sessions/other",
         "other",
@@ -199,7 +203,7 @@ fn foreign_directories_are_not_counted_as_loops() {
 }
 
 #[test]
-fn links_in_the_place_of_our_directories_lead_nowhere() {
+fn symbolic_links_in_place_of_our_directories_are_not_followed() {
     let elsewhere = Place::new(12);
     let all: Vec<u32> = (1..=12).collect();
     for link in [".ralph", ".ralph/loops"] {
@@ -220,13 +224,17 @@ fn links_in_the_place_of_our_directories_lead_nowhere() {
     fs::rename(place.sessions(), place.dir.path().join("moved")).unwrap();
     symlink(place.dir.path().join("moved"), place.sessions()).unwrap();
     place.prune(12);
-    assert_eq!(place.whole(12), all, "a loop goes as a whole or not at all");
+    assert_eq!(
+        place.whole(12),
+        all,
+        "a loop is deleted completely or not at all"
+    );
 }
 
 #[test]
 fn partly_deleted_loop_is_deleted_first() {
     let place = Place::new(11);
-    // The remains of loop 5, as if a crash had interrupted its deletion before the last step.
+    // Loop 5 is partly deleted, as if a crash had interrupted its deletion before the last step.
     fs::remove_file(place.journal(5).join("journal-0001.jsonl")).unwrap();
     fs::remove_dir_all(place.transcripts(5)).unwrap();
     place.prune(11);
@@ -235,7 +243,7 @@ fn partly_deleted_loop_is_deleted_first() {
 }
 
 #[test]
-fn a_declined_purge_deletes_nothing() {
+fn canceled_prune_deletes_nothing() {
     let place = Place::new(12);
     let canceled = AtomicBool::new(true);
     let (sessions, backups) = (place.sessions(), place.backups());
@@ -251,7 +259,7 @@ fn a_declined_purge_deletes_nothing() {
 }
 
 #[test]
-fn hand_offs_go_with_their_loop_unless_something_else_is_among_them() {
+fn loop_with_foreign_files_among_its_hand_offs_is_not_deleted() {
     let place = Place::new(13);
     for number in [1, 2, 3] {
         checkpoints::keep(
@@ -264,7 +272,7 @@ fn hand_offs_go_with_their_loop_unless_something_else_is_among_them() {
     }
     let theirs = checkpoints::dir(&place.journal(2)).join("notes.txt");
     fs::write(&theirs, "x").unwrap();
-    // A link in the place of the directory.
+    // The directory of the hand-offs is replaced by a symbolic link.
     let linked = checkpoints::dir(&place.journal(3));
     fs::rename(&linked, place.dir.path().join("elsewhere")).unwrap();
     symlink(place.dir.path().join("elsewhere"), &linked).unwrap();

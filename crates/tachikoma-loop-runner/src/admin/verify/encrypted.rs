@@ -12,7 +12,7 @@ use crate::store::checked_line::{self, Remainder};
 use crate::store::encryption::is_encrypted;
 use crate::store::{backup, checkpoints, encryption, journal, layout, snapshot};
 
-/// Checks all encrypted files.
+/// Checks all encrypted files without their key. `why` is the reason why there is no key.
 pub(super) fn check_all(premises: &Premises, why: &io::Error, each: &mut impl FnMut(Checked)) {
     for path in snapshot::all_places(&premises.snapshot) {
         one(Kind::Snapshot, &path, why, each);
@@ -46,7 +46,7 @@ fn texts(kind: Kind, dir: &Path, why: &io::Error, each: &mut impl FnMut(Checked)
     }
 }
 
-/// Checks one file without its key.
+/// Checks one encrypted file without its key.
 pub(super) fn one(kind: Kind, path: &Path, why: &io::Error, each: &mut impl FnMut(Checked)) {
     if !is_encrypted(path) {
         if path.exists() {
@@ -66,7 +66,7 @@ pub(super) fn one(kind: Kind, path: &Path, why: &io::Error, each: &mut impl FnMu
     });
 }
 
-/// Checks each line, and that their numbers follow each other.
+/// Checks the checksum of each line, and that the line numbers are consecutive.
 fn lines(path: &Path) -> Result<String, String> {
     let file = safe_read::open(path).map_err(|error| error.to_string())?;
     let mut source = BufReader::new(file);

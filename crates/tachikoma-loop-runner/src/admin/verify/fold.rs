@@ -11,27 +11,27 @@ use crate::store::snapshot::Snapshot;
 use crate::store::{checked_line, compressed, journal, migrate};
 use tachikoma_core::error_chain as chain;
 
-/// The remark for an incomplete last line.
+/// Remark about a journal with an incomplete last line.
 const TORN: &str =
     "its last line is incomplete: it was never used, and the next run moves it to the quarantine";
 
-/// The remark for a last line without a newline.
+/// Remark about a journal with a last line without a newline.
 const UNENDED: &str = "its last line has no newline, which the next run adds";
 
-/// The journal up to the last line that was read.
+/// State of the check after the journal lines that were read so far.
 pub(super) struct Fold<'a> {
     loop_id: LoopId,
     encryption: &'a Encryption,
     /// The state after all records so far; `None` after damage, until the next segment starts with its state.
     state: Option<State>,
-    /// The last record that was read.
+    /// Number of the last record that was read.
     pub last: Option<Seq>,
     /// Whether any segment was read.
     begun: bool,
     snapshots: Vec<Compared>,
 }
 
-/// A snapshot that the journal is compared with.
+/// A snapshot to compare with the state that results from the journal.
 struct Compared {
     path: PathBuf,
     snapshot: Snapshot,
@@ -43,9 +43,9 @@ struct Compared {
 struct Findings {
     first: Option<Seq>,
     last: Option<Seq>,
-    /// The first damaged line, and the problem.
+    /// Number of the first damaged line, and its damage; `None` if no line is damaged.
     wrong: Option<(usize, String)>,
-    /// How many more lines are damaged.
+    /// Number of damaged lines after the first one.
     more: usize,
     remarks: Vec<String>,
 }
@@ -72,7 +72,7 @@ impl<'a> Fold<'a> {
         }
     }
 
-    /// Adds a snapshot, which is compared when its last record was read.
+    /// Adds a snapshot. It is compared after its last record was read from the journal.
     pub(super) fn compare(&mut self, path: &Path, snapshot: Snapshot) {
         self.snapshots.push(Compared {
             path: path.to_owned(),
@@ -115,7 +115,7 @@ impl<'a> Fold<'a> {
         Checked::new(Verdict::Wrong, Kind::Journal, path, what)
     }
 
-    /// Returns the results for the snapshots.
+    /// Returns the results of comparing the snapshots.
     pub(super) fn finish(self) -> Vec<Checked> {
         let last = self.last;
         let verdict = |compared: Compared| {
@@ -185,7 +185,7 @@ impl<'a> Fold<'a> {
                     self.state = None;
                     return Err(chain(&error));
                 }
-                // A record without a version is damaged, which is found below.
+                // A record without a format version is damaged. The check below reports it.
                 format = journal::format_of(&text).unwrap_or(format);
             }
             let decoded = journal::decode_as(migrate::JOURNAL, format, &text);
@@ -229,7 +229,7 @@ impl<'a> Fold<'a> {
             return Err("the segment does not begin with the full state".to_owned());
         }
         let Some(state) = &mut self.state else {
-            // After damage the expected record is unknown.
+            // After damage, the number of the next record is unknown and not checked.
             return Ok(());
         };
         if record.seq != state.seq.next() {
@@ -246,7 +246,7 @@ impl<'a> Fold<'a> {
         Ok(())
     }
 
-    /// Checks the first record of a segment against what came before it.
+    /// Checks the first record of a segment against the state at the end of the previous segment.
     fn opens(
         &self,
         number: u32,
@@ -261,7 +261,7 @@ impl<'a> Fold<'a> {
         let known = match &self.state {
             Some(known) => known.clone(),
             None if !self.begun => State::new(self.loop_id),
-            // The damage before it was reported already.
+            // The damage before this segment was already reported.
             None => return Ok(()),
         };
         if *full == known {

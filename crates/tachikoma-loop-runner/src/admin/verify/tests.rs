@@ -1,4 +1,4 @@
-//! A working directory with loops in it, whole and damaged in every way that there is.
+//! Tests of `verify` with valid files and with each kind of damage.
 
 use crate::store::encryption::Encryption;
 use std::fs;
@@ -32,7 +32,7 @@ fn write(journal: &mut Journal, state: &mut State, words: &str) {
 }
 
 impl Place {
-    /// A loop with three segments, the first of them compressed, a snapshot taken in the second, and a transcript.
+    /// Creates a loop with three segments (the first one compressed), a snapshot taken in the second segment, and a transcript.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let working_dir = dir.path().join("w");
@@ -143,7 +143,7 @@ fn valid_files_are_good_and_unchanged() {
     assert_eq!(place.told(), expected);
 }
 
-/// What a file holds, if it can be read.
+/// Returns the uncompressed content of a file; `None` if it cannot be read.
 fn plain(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut content = compressed::open(path, &Encryption::plain())
@@ -169,15 +169,15 @@ fn verify_finds_flipped_bytes_in_every_kind_of_file() {
     ] {
         let good = fs::read(&path).unwrap();
         let content = plain(&path);
-        // The last byte of a journal ends its last line: without it that line was never published.
+        // The last byte of the open segment is the newline of its last line. Without it, the line counts as unfinished and not as damaged.
         let torn = path.ends_with("journal-0003.jsonl");
-        // A sample; the soak `flip` goes through every byte. The heads of compressed frames are in the first bytes.
+        // Only some bytes are flipped here. The soak `flip` flips every byte. The first 24 bytes include the headers of compressed frames.
         let end = good.len() - usize::from(torn);
         for at in (0..end.min(24)).chain((24..end).step_by(23)) {
             let mut flipped = good.clone();
             flipped[at] ^= 1 << (at % 8);
             fs::write(&path, &flipped).unwrap();
-            // Some bits of a frame's head mean nothing: then all that it holds is still there.
+            // Some bits in the header of a frame have no meaning. After such a flip the content can still be read.
             let harmless = compressed::is_compressed(&path) && plain(&path) == content;
             assert_eq!(
                 place.wrong().is_empty(),
@@ -224,7 +224,7 @@ fn a_snapshot_that_differs_from_its_records_is_damaged() {
 }
 
 #[test]
-fn a_segment_must_begin_with_what_its_records_add_up_to() {
+fn segment_that_starts_with_another_state_is_damaged() {
     let place = Place::new();
     let (mut journal, mut state) = open_journal(&place.path(""), &Encryption::plain()).unwrap();
     state.iteration = 7;
@@ -238,7 +238,7 @@ fn a_segment_must_begin_with_what_its_records_add_up_to() {
 }
 
 #[test]
-fn missing_segments_are_found_and_losses_that_were_written_down_are_not_damage() {
+fn missing_segments_are_damage_and_recorded_losses_are_not() {
     let place = Place::new();
     let first = fs::read(place.path("journal-0001.jsonl.zst")).unwrap();
     fs::remove_file(place.path("journal-0001.jsonl.zst")).unwrap();
@@ -286,7 +286,7 @@ fn an_incomplete_last_line_is_damage_only_in_a_closed_segment() {
 }
 
 #[test]
-fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
+fn verify_checks_archived_loops_and_their_snapshots() {
     let place = Place::new();
     let Premises {
         working_dir,
@@ -315,7 +315,7 @@ fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
     drop(place.dir);
 }
 
-/// Damage is looked at again while a runner lives, and is damage all the same when it stays.
+/// While a runner is running, damage is checked again. Damage that stays is reported.
 #[test]
 fn temporary_damage_of_a_running_loop_is_not_reported() {
     let place = Place::new();

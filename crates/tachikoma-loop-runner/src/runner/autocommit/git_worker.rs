@@ -15,22 +15,22 @@ use crate::git::{CancelToken, ChangeOwner, GitError, RuntimeFiles, TrackerOption
 use crate::task::panicked;
 use worker::GitThread;
 
-/// Orders that may wait: one snapshot and one commit at a time, and canceled ones before them.
+/// Size of the queue of orders. There is at most one snapshot and one commit at a time, and canceled ones before them.
 const ORDERS_MAX: usize = 16;
 
-/// Time at the end of a run for canceled operations to end and for the last references to be made.
+/// Time that canceled operations have at the end of a run to stop and to create the last references.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An order for the git worker.
 enum GitOrder {
-    /// Take a snapshot of the work tree before an iteration; only survey it if the snapshot exists.
+    /// Take a snapshot of the work tree before an iteration. If the snapshot exists already, only survey the work tree.
     Snapshot {
         iteration: u32,
         only_survey: bool,
         cancel: CancelToken,
     },
-    /// Survey the work tree after an iteration, and commit.
+    /// Survey the work tree after an iteration, and commit if ordered.
     Commit {
         number: u64,
         commit: Option<Commit>,
@@ -38,16 +38,16 @@ enum GitOrder {
         survey: CancelToken,
         cancel: CancelToken,
     },
-    /// Restore the work tree of before an iteration.
+    /// Restore the work tree to its state before an iteration.
     RollBack {
         rollback: RollbackOrder,
         cancel: CancelToken,
     },
-    /// The loop changes the work tree from here on. The next survey attributes those changes to the loop.
+    /// The loop itself changes the work tree from now on. The next survey attributes these changes to the loop.
     OweSurvey,
-    /// Make the references that are still missing, or remove all references of the loop.
+    /// Create missing references of snapshots, or remove all references of the loop.
     Settle {
-        /// Whether the loop is kept after the run.
+        /// Whether the loop is stored after the run.
         keep: bool,
         cancel: CancelToken,
     },
@@ -56,9 +56,9 @@ enum GitOrder {
 /// An order to restore the work tree.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runner) struct RollbackOrder {
-    /// The iteration. The snapshot that was taken before it is restored.
+    /// The iteration to undo. The snapshot that was taken before it is restored.
     pub iteration: u32,
-    /// Whether an earlier runner died during this rollback, and may have done all or a part of it.
+    /// Whether an earlier runner died during this rollback and may have completed a part of it.
     pub again: bool,
 }
 
@@ -69,7 +69,7 @@ pub(in crate::runner) struct GitWorkerOptions {
     pub tracker: Option<TrackerOptions>,
     /// The working directory of the loop.
     pub working_dir: PathBuf,
-    /// The files that the loop itself writes there.
+    /// The files that the loop itself writes to the working directory.
     pub runtime_files: RuntimeFiles,
 }
 
@@ -77,50 +77,50 @@ pub(in crate::runner) struct GitWorkerOptions {
 #[derive(Debug)]
 pub(in crate::runner) struct Commit {
     pub message: String,
-    /// How long git may take; `None` = without limit.
+    /// Timeout of git; `None` = no timeout.
     pub limit: Option<Duration>,
 }
 
-/// An answer of the git worker.
+/// A reply of the git worker.
 #[derive(Debug)]
 pub(in crate::runner) enum GitReply {
     /// The repository cannot be used, with the reason.
     NoRepository(String),
-    /// Changes of files cannot be detected either.
+    /// Changes of files cannot be detected without a repository either, with the reason.
     NoChangeDetection(String),
-    /// The survey of the work tree at the start of the run is done.
+    /// The survey at the start of the run has finished.
     Opened,
-    /// The snapshot before an iteration.
+    /// The result of the snapshot before an iteration.
     Snapshot {
         iteration: u32,
         result: Result<SnapshotTaken, SnapshotError>,
     },
-    /// The survey and the commit after an iteration.
+    /// The result of the survey and the commit after an iteration.
     Committed {
         number: u64,
         result: Result<AutocommitResult, String>,
     },
-    /// A rollback.
+    /// The result of a rollback.
     RolledBack {
         iteration: u32,
         result: Result<String, RollbackFailure>,
     },
     /// A warning for the user.
     Warning(String),
-    /// The thread panicked.
+    /// The thread panicked, with the message of the panic.
     Panicked(String),
 }
 
 /// The snapshot of the work tree before an iteration.
 #[derive(Debug)]
 pub(in crate::runner) struct SnapshotTaken {
-    /// The commit that holds it; `None` if an earlier attempt at the iteration has made one.
+    /// The commit that contains the snapshot; `None` if an earlier attempt at the iteration already made it.
     pub commit: Option<String>,
-    /// How many files differ from the last commit of the branch.
+    /// Number of files that differ from the last commit of the branch.
     pub uncommitted: u32,
 }
 
-/// Why there is no snapshot.
+/// Why no snapshot was taken.
 #[derive(Debug)]
 pub(in crate::runner) enum SnapshotError {
     Canceled,
@@ -139,9 +139,9 @@ impl From<GitError> for SnapshotError {
 /// Why a rollback did not succeed.
 #[derive(Debug)]
 pub(in crate::runner) enum RollbackFailure {
-    /// The work tree is unchanged.
+    /// The rollback failed and the work tree is unchanged.
     Unchanged(String),
-    /// Some files are rolled back and others are not.
+    /// The rollback failed after it had changed some of the files.
     Partial(String),
 }
 
@@ -157,19 +157,19 @@ pub(in crate::runner) struct GitWorker {
     orders: Option<SyncSender<GitOrder>>,
     replies: mpsc::UnboundedReceiver<GitReply>,
     thread: Option<JoinHandle<()>>,
-    /// Cancels the survey at the start, and with it snapshots and commits.
+    /// Cancels the survey at the start of the run, and snapshots and commits that wait for it.
     pub opening: CancelToken,
     /// Cancels the snapshot before an iteration.
     pub snapshot: CancelToken,
     survey: CancelToken,
-    /// Cancels the commit. The survey before it continues, because it tells the changes of the loop from those of others.
+    /// Cancels the commit. The survey before it continues, because it separates the changes of the loop from those of others.
     pub commit: CancelToken,
     /// Cancels a rollback. The worker undoes the changes that the rollback has made so far.
     pub rollback: CancelToken,
 }
 
 impl GitWorker {
-    /// Starts the thread. It begins with a survey of all changes since the last one, which belong to `owner`.
+    /// Starts the worker thread. It first surveys all changes since the last survey and attributes them to `owner`.
     pub fn start(options: GitWorkerOptions, owner: ChangeOwner) -> std::io::Result<Self> {
         let (orders, waiting) = sync_channel(ORDERS_MAX);
         let (sender, replies) = mpsc::unbounded_channel();
@@ -190,7 +190,7 @@ impl GitWorker {
         })
     }
 
-    /// Returns whether the order was taken.
+    /// Sends an order to the thread. Returns false if the queue is full or the thread has ended.
     fn order(&self, order: GitOrder) -> bool {
         let orders = self.orders.as_ref();
         orders.is_some_and(|orders| orders.try_send(order).is_ok())
@@ -206,7 +206,7 @@ impl GitWorker {
         })
     }
 
-    /// The loop itself is about to change the work tree outside of an iteration. A full queue contains a survey already.
+    /// Orders that the next survey attributes changes to the loop. If the queue is full, it already contains a survey.
     pub fn owe_survey(&self) {
         self.order(GitOrder::OweSurvey);
     }
@@ -256,7 +256,7 @@ impl GitWorker {
         }
     }
 
-    /// Ends the thread. An operation that does not end in time is abandoned.
+    /// Stops the thread. An operation that does not stop in time is abandoned.
     pub async fn shutdown(mut self, keep: bool) {
         self.cancel_all();
         let cancel = CancelToken::new();
@@ -274,13 +274,13 @@ impl GitWorker {
             ended = tokio::time::timeout(CANCEL_TIMEOUT, over).await;
         }
         if let (Ok(()), Some(thread)) = (ended, self.thread.take()) {
-            // The run is over, so that a panic of the thread changes nothing.
+            // A panic of the thread has no effect, because the run is over.
             let _ = thread.join();
         }
     }
 }
 
-/// Dropping the runner during a run leaves no git process running.
+/// Cancels all git operations, so that dropping the runner during a run leaves no git process running.
 impl Drop for GitWorker {
     fn drop(&mut self) {
         self.cancel_all();

@@ -1,4 +1,4 @@
-//! Backups for which the queue is full or the time is over.
+//! Tests backups that are not made because the queue is full or the time is over.
 
 use tachikoma_core::{LoopId, State, Timestamp};
 

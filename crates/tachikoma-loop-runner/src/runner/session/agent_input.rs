@@ -3,10 +3,10 @@
 use tachikoma_agents::{ARE_YOU_THERE, AgentEvent, Window, is_conversation_id};
 use tachikoma_core::{AgentInput, ConversationUse, QuotaWindow, microusd};
 
-/// The part of a hand-off that the core keeps.
+/// Maximum length of a hand-off that is passed to the core.
 const HAND_OFF_BYTES_MAX: usize = 16 << 10;
 
-/// Returns the input for an event; `None` if the core does not need it. The session itself handles events that depend on earlier
+/// Returns the input for an event; `None` if the core does not need the event. The session itself handles events that depend on earlier
 /// events.
 pub(super) fn agent_input(event: AgentEvent) -> Option<AgentInput> {
     Some(match event {
@@ -49,7 +49,7 @@ pub(super) fn agent_input(event: AgentEvent) -> Option<AgentInput> {
     })
 }
 
-/// Returns the part of the quota that a window shows.
+/// Converts the quota window of an agent for the core.
 pub(super) fn quota(window: Window) -> QuotaWindow {
     QuotaWindow {
         window: window.name,

@@ -30,13 +30,13 @@ pub(super) fn transcript(context: Context<'_>, turn: &TurnOrder) -> Transcript {
 /// Creates the directory of transcripts, but never the working directory.
 ///
 /// # Errors
-/// The path leads elsewhere through a symbolic link.
+/// A part of the path is a symbolic link.
 pub(super) fn prepare_transcripts(context: Context<'_>) -> Result<(), StoreError> {
     let working_dir = &context.config.working_dir;
     let state_dir = context.config.sessions_dir(context.state.loop_id);
     check_dir(working_dir, &state_dir)?;
     if working_dir.is_dir() && !state_dir.is_dir() {
-        // The warning about the first transcript that cannot be written follows.
+        // The error is ignored: the first transcript that cannot be written causes a warning.
         let _ = make_dir(&state_dir);
     }
     Ok(())
@@ -79,7 +79,7 @@ pub(super) fn spawn_failure(
     }
 }
 
-/// Returns the variables that tell an agent about its turn and its loop. A process that lives for a whole session gets no numbers of turns,
+/// Returns the environment variables that describe the turn and the loop. A process that runs for a whole session gets no turn numbers,
 /// because they would be wrong for its later turns.
 pub(super) fn turn_variables(
     turn: &TurnOrder,
@@ -98,7 +98,7 @@ pub(super) fn turn_variables(
     variables
 }
 
-/// Returns what the current turn may cost, if there is a budget.
+/// Returns how much the current turn may cost in millionths of a dollar; `None` without a budget.
 pub(super) fn budget_left_microusd(context: Context<'_>) -> Option<u64> {
     let budget = context.policy.budgets.cost_microusd;
     let state = context.state;

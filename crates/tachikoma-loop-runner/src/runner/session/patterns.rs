@@ -1,4 +1,4 @@
-//! Patterns over the final text of a turn. Text that the agent quotes from its prompt does not match.
+//! Matches patterns against the final text of a turn. Text that the agent quotes from its prompt does not match.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::settings::Settings;
 
-/// Patterns over final texts of the agent.
+/// Patterns that are matched against final texts of the agent.
 #[derive(Debug)]
 pub(super) struct Patterns {
     /// Patterns that cause a reboot.
@@ -24,13 +24,13 @@ impl Patterns {
     }
 }
 
-/// Returns the compiled patterns; the settings were validated. `^` and `$` match at the ends of a line.
+/// Compiles the patterns, which the settings have validated. `^` and `$` match at line ends.
 fn compiled(patterns: &[String]) -> Vec<Regex> {
     let compile = |pattern: &String| RegexBuilder::new(pattern).multi_line(true).build().ok();
     patterns.iter().filter_map(compile).collect()
 }
 
-/// Returns the first pattern that matches the agent's own words.
+/// Returns the first pattern that matches text of the agent that is not quoted from the prompt.
 pub(super) fn matching(patterns: &[Regex], text: &str, prompt: &str) -> Option<String> {
     if patterns.is_empty() {
         return None;
@@ -45,7 +45,7 @@ pub(super) fn matching(patterns: &[Regex], text: &str, prompt: &str) -> Option<S
     matching.map(|pattern| pattern.as_str().to_owned())
 }
 
-/// Removes quotations and passages of the prompt, which are at least two lines that follow each other there too.
+/// Removes quotations and passages of the prompt. A passage is two or more lines that also follow each other in the prompt.
 fn own_words(text: &str, prompt: &str) -> String {
     let asked: Vec<&str> = lines(prompt).collect();
     let pairs: HashSet<(&str, &str)> = asked
@@ -75,7 +75,7 @@ fn own_words(text: &str, prompt: &str) -> String {
     own.map(|(_, line)| *line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns whether a match is a part of one line of the prompt. A whole line counts, because a prompt may ask for it.
+/// Returns whether a match is only a part of a line of the prompt. A match of a whole line is not a quotation: a prompt may ask for this line.
 fn is_quoted(own: &str, part: std::ops::Range<usize>, asked: &HashSet<&str>) -> bool {
     let start = own[..part.start].rfind('\n').map_or(0, |at| at + 1);
     let end = own[part.end..]
@@ -113,7 +113,10 @@ mod tests {
         assert!(says("(?m)^GIVE UP$", "I tried all of it.\nGIVE UP"));
         assert!(says("(?s)tried.*UP", "I tried all of it.\nGIVE UP"));
         assert!(says("(?m)^GIVE UP$", "GIVE UP"));
-        assert!(!says("BLOCKED", "I am blocked"), "as it is written");
+        assert!(
+            !says("BLOCKED", "I am blocked"),
+            "patterns are case-sensitive"
+        );
         assert!(!says("BLOCKED", ""));
     }
 

@@ -1,4 +1,4 @@
-//! The prompt of a turn: the text of the user, after the text that the loop puts before it. That is the hand-off for a new session, the
+//! Builds the prompt of a turn: the user's prompt, after text of the loop. The text of the loop is the hand-off for a new session, the
 //! unmet conditions of completion, and messages of the operator.
 
 use std::io::BufRead;
@@ -16,21 +16,21 @@ use crate::store::{checkpoints, compressed, prompts};
 use crate::worktree;
 use tachikoma_core::error_chain as chain;
 
-/// Transcripts that are searched for the last output of a session. Attempts that failed early have empty ones.
+/// Maximum number of transcripts that are searched for the last output of a session. Attempts that failed early have empty ones.
 const TRANSCRIPTS_MAX: usize = 8;
 
-/// Builds prompts, and remembers what the next one depends on.
+/// Builds prompts and stores the data for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Prompts {
-    /// The last prompt. Quotations from it are not the agent's own words.
+    /// The last prompt. Text that is quoted from it is not checked for patterns.
     last: String,
-    /// The hand-off of the current session, once it was built.
+    /// The hand-off for the current session; `None` until it is built.
     handoff: Option<HandOff>,
-    /// Why the completion promise in the last answer is not taken as a claim. The next prompt says so.
+    /// Why the completion promise in the last answer was not accepted as a claim. The next prompt explains it.
     rejected_claim: Option<String>,
 }
 
-/// A hand-off. Every attempt of a session that needs it gets the same text.
+/// A hand-off. Every attempt of its session that needs it gets the same text.
 #[derive(Debug)]
 struct HandOff {
     session: SessionNo,
@@ -46,7 +46,7 @@ impl Prompts {
     /// Returns the prompt of the next turn.
     ///
     /// # Errors
-    /// The text of the user cannot be read.
+    /// The user's prompt cannot be read.
     pub async fn next(
         &mut self,
         context: Context<'_>,
@@ -63,7 +63,7 @@ impl Prompts {
         Ok(prompt)
     }
 
-    /// Returns whether a final text claims completion. A text that only looks like a claim is a warning, and the next prompt says why.
+    /// Returns whether a final text claims completion. A text that only resembles a claim causes a warning, and the next prompt explains why.
     pub fn is_claim(&mut self, context: Context<'_>, text: &str, queue: &mut InputQueue) -> bool {
         let promise = &context.config.settings.stop_conditions.completion_promise;
         match claim(text, promise, &self.last) {
@@ -80,7 +80,7 @@ impl Prompts {
         }
     }
 
-    /// Returns the hand-off, which is empty for a session that has the context already.
+    /// Returns the hand-off. It is empty if the session already has the context.
     async fn handoff(&mut self, context: Context<'_>, queue: &mut InputQueue) -> String {
         let state = context.state;
         if context.policy.fresh_each_iteration || !handoff_due(state) {
@@ -93,7 +93,7 @@ impl Prompts {
         }
         let dir = context.loop_dir();
         let encryption = &context.config.encryption;
-        // An earlier runner may have built it. A file that cannot be read is built again.
+        // An earlier runner may have stored the hand-off. If its file cannot be read, the hand-off is built again.
         let text = match checkpoints::read(&dir, session, encryption) {
             Ok(Some(text)) => text,
             Ok(None) | Err(_) => {
@@ -115,7 +115,7 @@ impl Prompts {
     }
 }
 
-/// Returns the text of the user: the prompt, or the one that the operator wrote for this iteration.
+/// Returns the user's prompt, or the prompt that the operator wrote for this iteration.
 fn user_text(context: Context<'_>) -> Result<String, String> {
     let state = context.state;
     match &state.operator.prompt {
@@ -143,14 +143,14 @@ async fn build_handoff(context: Context<'_>) -> String {
     checkpoint(state, &tree, &last, max_bytes)
 }
 
-/// Returns the last output of the session before this one, which wrote no hand-off, from its latest transcript.
+/// Returns the last output of the previous session, which wrote no hand-off. It is read from the latest transcript of that session.
 async fn last_output(context: Context<'_>) -> LastSeen {
     let directory = context.config.transcripts_dir(context.state.loop_id);
     let (encryption, decoder) = (context.config.encryption.clone(), context.agent.decoder());
     let line_bytes_max = context.agent.line_max_bytes();
     let read = tokio::task::spawn_blocking(move || {
         let listed = transcripts::list(&directory).unwrap_or_default();
-        // The latest one may be that of the new session, which is empty.
+        // The latest transcript may belong to the new session and be empty.
         let latest = listed.iter().rev().take(TRANSCRIPTS_MAX);
         let mut seen = latest.filter_map(|transcript| {
             let opened = compressed::open(&transcript.path, &encryption).ok()?;
@@ -162,7 +162,7 @@ async fn last_output(context: Context<'_>) -> LastSeen {
     read.await.ok().flatten().unwrap_or_default()
 }
 
-/// Reads a transcript for the last things that the agent said and did, up to the first error.
+/// Reads a transcript up to the first error, and returns the agent's last texts and actions.
 fn last_seen(content: impl BufRead, mut decoder: Decoder, line_bytes_max: usize) -> LastSeen {
     let mut last = LastSeen::default();
     let mut lines = line::LineSplitter::new(line_bytes_max);

@@ -1,4 +1,4 @@
-//! Transcripts in a directory that others may use too.
+//! Tests of transcripts in a directory with files of other programs.
 
 use super::*;
 use crate::store::encryption::Encryption;
@@ -25,7 +25,7 @@ fn with(files: &[&str]) -> tempfile::TempDir {
 const REMAINS: &str = "000002.1.log.zst.018f2f6e-0000-7000-8000-000000000000.tmp";
 
 #[test]
-fn pruning_deletes_only_what_is_ours_and_old() {
+fn pruning_deletes_only_old_transcripts() {
     let all = [
         "000001.1.log",
         "000001.2.log.zst",
@@ -57,7 +57,7 @@ fn pruning_deletes_only_what_is_ours_and_old() {
 }
 
 #[test]
-fn listed_in_the_order_in_which_they_were_written_and_none_twice() {
+fn transcripts_are_listed_once_in_the_order_of_writing() {
     let place = with(&[
         "000001.10.log",
         "000001.2.log.zst",
@@ -93,7 +93,7 @@ fn listed_in_the_order_in_which_they_were_written_and_none_twice() {
 }
 
 #[test]
-fn closed_ones_are_compressed_and_small_or_unclosed_ones_are_not() {
+fn closed_transcripts_are_compressed_unless_they_are_small() {
     let place = with(&["000002.1.log.tail-a", REMAINS, "000009.1.log.zst", "notes"]);
     let large = "what the agent wrote\n".repeat(1000);
     for name in ["000001.1.log", "000002.1.log", "notes.log"] {

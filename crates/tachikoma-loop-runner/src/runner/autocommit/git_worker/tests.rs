@@ -1,4 +1,4 @@
-//! A survey of the work tree that does not end.
+//! Tests the timeout of a survey of the work tree.
 
 use tachikoma_core::LoopId;
 use tachikoma_testkit::Scratch;
@@ -12,7 +12,7 @@ async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
     scratch.write("a.txt", "1");
     scratch.git(&["add", "a.txt"]);
     scratch.git(&["commit", "--quiet", "-m", "before"]);
-    // A git that never ends once there is a file for it.
+    // A fake `git` that hangs as soon as a certain file exists.
     let bin = scratch.home().join("bin");
     let hang = scratch.home().join("hang");
     let text = format!(

@@ -20,35 +20,35 @@ use crate::git::{
 };
 use tachikoma_core::error_chain as chain;
 
-/// Names of changed files in one record; the other files are only counted.
+/// Maximum number of changed files that a record names. Further files are only counted.
 const FILES_NAMED_MAX: usize = 20;
 
-/// The length of each name in a record.
+/// Maximum length of each file name in a record.
 const FILE_NAME_BYTES_MAX: usize = 200;
 
-/// Limit of the survey after an iteration, independent of the limit of the commit. A large tree on a slow disk needs less.
+/// Timeout of the survey after an iteration. It is independent of the commit timeout. Even a large tree on a slow disk needs less.
 #[cfg(not(test))]
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Short, so that tests do not wait long.
+/// The timeout is short in tests, so that they do not wait long.
 #[cfg(test)]
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Limit of all steps of a rollback before the first change of a file: surveys of a large work tree on a slow disk. Together with the
-/// change itself and the survey after it, this is less than the core waits.
+/// Timeout of all steps of a rollback before the first file is changed: surveys of a large work tree on a slow disk. Together with the
+/// change itself and the survey after it, this is less than the core's timeout.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The error of a commit that was canceled.
+/// Error message of a canceled commit.
 const COMMIT_CANCELED: &str =
     "it was canceled; the changes stay in the work tree, and the next commit includes them";
 
-/// The files that the worker observes.
+/// The files that the worker surveys.
 enum WorkTree {
     /// A repository.
     Tracked(TrackedTree),
-    /// Files without a repository.
+    /// A directory that is not in a repository.
     Plain(Box<PlainDirectory>),
-    /// Nothing, because the files cannot be read.
+    /// No files, because they cannot be read.
     Unobserved,
 }
 
@@ -57,7 +57,7 @@ struct TrackedTree {
     tracker: Box<WorkTracker>,
     /// The working directory of the loop.
     working_dir: PathBuf,
-    /// Whether there are changes of the loop that no survey has covered yet.
+    /// Whether the loop itself made changes that no survey has covered yet.
     owes_survey: bool,
 }
 
@@ -110,7 +110,7 @@ impl GitThread {
                             self.commit(tree, commit, owner, &survey, &cancel)
                         }
                         WorkTree::Plain(plain) => self.survey_plain(plain, &survey),
-                        // A warning said so when the worker started.
+                        // Surveys fail, because the files cannot be read. A warning was recorded when the worker started.
                         WorkTree::Unobserved => Err("changes cannot be tracked here".to_owned()),
                     };
                     self.reply(GitReply::Committed { number, result });
@@ -134,7 +134,7 @@ impl GitThread {
                 }
                 GitOrder::Settle { keep, cancel } => {
                     if let WorkTree::Tracked(tree) = &mut tree {
-                        // A missing reference is found through the one before it, and a leftover one does no harm.
+                        // Errors are ignored: a missing reference can be found through the one before it, and a leftover one is harmless.
                         let _ = if keep {
                             git::write_pending_refs(&mut tree.tracker, &cancel)
                         } else {
@@ -146,7 +146,7 @@ impl GitThread {
         }
     }
 
-    /// Opens the repository; without one, reads the files.
+    /// Opens the repository. If there is none, surveys the plain files instead.
     fn open(
         &self,
         options: GitWorkerOptions,
@@ -159,12 +159,12 @@ impl GitThread {
                     self.warn(survey.warnings);
                     return WorkTree::Tracked(TrackedTree {
                         tracker,
-                        // Git names the top of the work tree without symbolic links.
+                        // The path must not have symbolic links, because git reports the top of the work tree without them.
                         working_dir: options.working_dir.canonicalize().unwrap_or_default(),
                         owes_survey: false,
                     });
                 }
-                // There is a `.git`, or the options would not ask for a repository.
+                // This is an error, because a repository is only requested if there is a `.git`.
                 Ok(None) => "git finds no repository here".to_owned(),
                 Err(reason) => reason,
             };
@@ -180,7 +180,7 @@ impl GitThread {
     }
 
     fn reply(&self, reply: GitReply) {
-        // The actor may have been dropped.
+        // The send fails if the actor was dropped, which does not matter.
         let _ = self.replies.send(reply);
     }
 
@@ -214,7 +214,7 @@ impl GitThread {
         })
     }
 
-    /// Surveys the work tree: the changes since the last survey belong to `owner`.
+    /// Surveys the work tree and attributes the changes since the last survey to `owner`.
     fn survey(
         &self,
         tree: &mut TrackedTree,
@@ -300,8 +300,9 @@ impl GitThread {
         Ok(kept)
     }
 
-    /// Restores the work tree of before an iteration, after a snapshot of the present one. Can be canceled. If it fails, the changes
-    /// of an earlier runner that died during the same rollback are undone. Returns the text for the agent.
+    /// Restores the work tree to its state before an iteration, after saving a snapshot of the present state. Can be canceled. If it fails, the
+    /// changes
+    /// of an earlier runner that died during the same rollback are undone too. Returns a note for the agent.
     fn roll_back(
         &self,
         tree: &mut TrackedTree,
@@ -367,8 +368,8 @@ impl GitThread {
         };
         git::write_pending_refs(&mut tree.tracker, &planning)
             .map_err(|error| or_canceled(&error))?;
-        // Changes that others made since the last survey do not belong to the loop. If a runner died during a rollback, its own changes and
-        // those of others look the same.
+        // Changes that others made since the last survey do not belong to the loop. If a runner died during a rollback, its changes
+        // cannot be distinguished from changes of others.
         let owner = if again {
             ChangeOwner::Loop
         } else {
@@ -393,7 +394,7 @@ impl GitThread {
             .map_err(|error| or_canceled(&error))?;
         let before = snapshots::last_rollback(&taken);
         match (plan.is_nothing(), again, before) {
-            // The runner died after the last change, and before it recorded the rollback.
+            // The earlier runner completed the rollback, but died before it recorded it.
             (true, true, Some(before)) => {
                 let name = snapshots::name(options.loop_id, before);
                 return Ok(rolled_back_note(iteration, &name));
@@ -410,7 +411,7 @@ impl GitThread {
             .keep(options.loop_id, moment, &planning)
             .map_err(|error| or_canceled(&error))?;
         unless_canceled()?;
-        // The loop makes the following changes, whether or not all of them succeed.
+        // From here on the loop itself changes files, so the next survey must attribute them to the loop.
         tree.owes_survey = true;
         let performed = plan.perform(Moment::Iteration(iteration), cancel);
         performed.map_err(|error| match error {
@@ -421,7 +422,7 @@ impl GitThread {
                 text(&error)
             )),
         })?;
-        // The files are restored even if this survey fails. The next survey covers them then.
+        // The rollback succeeds even if this survey fails. The next survey then covers the changes.
         let survey = CancelToken::new().within(SURVEY_TIMEOUT);
         if let Err(error) = self.survey(tree, ChangeOwner::Loop, &survey) {
             self.warn(vec![format!(
@@ -430,7 +431,7 @@ impl GitThread {
             )]);
         }
         Ok(match before.filter(|_| again) {
-            // The snapshot before this one may hold a half-done rollback.
+            // The rollback was repeated after a crash, so the earlier snapshot may contain a partial rollback. The note names both snapshots.
             Some(before) => rolled_back_note(
                 iteration,
                 &format!("{name} and {}", snapshots::name(options.loop_id, before)),
@@ -440,7 +441,7 @@ impl GitThread {
     }
 }
 
-/// Accepts the files as they are: changes that others made between two iterations are not work of the loop.
+/// Surveys changes that others made between two iterations, so that they are not attributed to the loop.
 fn accept_changes(
     plain: &mut PlainDirectory,
     cancel: &CancelToken,
@@ -450,7 +451,7 @@ fn accept_changes(
             commit: None,
             uncommitted: 0,
         }),
-        // The survey after the iteration reports the error, where it has an effect.
+        // The error is reported by the survey after the iteration, where it has an effect.
         Err(_) => Err(SnapshotError::Canceled),
     }
 }
