@@ -65,11 +65,11 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Run(run) => run::run(&workspace, &run),
         Command::Demo(demo) => demo::demo(&workspace, &demo),
         Command::Status { json } => status::status(&workspace, json),
-        Command::Pause { now } => control::tell(&workspace, LoopCommand::Pause(urgency(now))),
-        Command::Resume => control::tell(&workspace, LoopCommand::Resume),
-        Command::Stop { now } => control::tell(&workspace, LoopCommand::Stop(urgency(now))),
-        Command::Skip => control::tell(&workspace, LoopCommand::SkipIteration),
-        Command::Reboot => control::tell(&workspace, LoopCommand::ForceReboot),
+        Command::Pause { now } => control::send(&workspace, LoopCommand::Pause(urgency(now))),
+        Command::Resume => control::send(&workspace, LoopCommand::Resume),
+        Command::Stop { now } => control::send(&workspace, LoopCommand::Stop(urgency(now))),
+        Command::Skip => control::send(&workspace, LoopCommand::SkipIteration),
+        Command::Reboot => control::send(&workspace, LoopCommand::ForceReboot),
         Command::Answer(args) => answer::answer(&workspace, &args),
         Command::Attend { switch } => {
             let on = switch == Switch::On;

@@ -33,7 +33,7 @@ pub fn line(text: &str) {
 }
 
 /// Prints a line about a running loop. If the reader has closed the pipe, the loop continues.
-pub fn tell(text: &str) {
+pub fn report(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{}", harmless(text)).and_then(|()| out.flush());
 }

@@ -214,7 +214,7 @@ impl ReportWriter {
                     self.screen.print(&line);
                 }
             }
-            Style::Json => out::tell(&json(record)),
+            Style::Json => out::report(&json(record)),
             Style::Quiet => {}
         }
     }

@@ -9,7 +9,7 @@ use tachikoma_core::{LoopId, PASSPHRASE_VARIABLE};
 use tachikoma_fs::{RALPH_DIR, owner};
 use tachikoma_loop_runner::cloud::{Cloud, CloudEnvironment, Proxies};
 use tachikoma_loop_runner::git::worktree_tree::Bounds;
-use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::offline::StoreConfig;
 use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{FileOf, Layers, Settings};
 use tachikoma_loop_runner::store::backup::{self, Backups};
@@ -90,38 +90,39 @@ impl Workspace {
     /// Returns the other files with the state of a loop, besides its journal. If the configuration cannot be read, the defaults are
     /// used.
     pub fn copies(&self, working_dir: &Path) -> Copies {
-        self.premises_to_look_at(working_dir, working_dir).copies()
+        self.store_config_for_reading(working_dir, working_dir)
+            .copies()
     }
 
     /// Returns all paths of a loop's files for a command that only reads. If the configuration cannot be read, the defaults are
     /// used.
-    pub fn premises_to_look_at(&self, working_dir: &Path, root: &Path) -> Premises {
+    pub fn store_config_for_reading(&self, working_dir: &Path, root: &Path) -> StoreConfig {
         if root == working_dir {
-            return self.premises(working_dir).unwrap_or_else(|failure| {
+            return self.store_config(working_dir).unwrap_or_else(|failure| {
                 let encryption = Encryption::lost(&failure.what);
-                Premises {
+                StoreConfig {
                     encryption,
-                    ..self.premises_by(working_dir, Settings::default())
+                    ..self.store_config_with(working_dir, Settings::default())
                 }
             });
         }
         // The loop is not stored, so its files are at their default paths.
-        self.premises_by(root, Settings::default())
+        self.store_config_with(root, Settings::default())
     }
 
     /// Returns all paths of a loop's files for a command that changes them.
-    pub fn premises(&self, working_dir: &Path) -> Result<Premises, Failure> {
-        Ok(self.premises_by(working_dir, self.loaded(working_dir)?))
+    pub fn store_config(&self, working_dir: &Path) -> Result<StoreConfig, Failure> {
+        Ok(self.store_config_with(working_dir, self.loaded(working_dir)?))
     }
 
     fn loaded(&self, working_dir: &Path) -> Result<Settings, Failure> {
         Ok(self.layers_of(working_dir)?.load()?.settings)
     }
 
-    fn premises_by(&self, working_dir: &Path, settings: Settings) -> Premises {
+    fn store_config_with(&self, working_dir: &Path, settings: Settings) -> StoreConfig {
         let packing = Packing::of(settings.state.compress);
         let encryption = self.encryption(working_dir, &settings);
-        Premises {
+        StoreConfig {
             bounds: Bounds::of(&settings, working_dir),
             working_dir: working_dir.to_owned(),
             snapshot: working_dir.join(settings.state.state_path),
@@ -279,7 +280,7 @@ impl Workspace {
             return Ok(Current {
                 loop_id,
                 dir,
-                encryption: self.premises_to_look_at(&root, &root).encryption,
+                encryption: self.store_config_for_reading(&root, &root).encryption,
                 working_dir: root.clone(),
                 root,
                 is_kept: true,
@@ -303,8 +304,8 @@ impl Workspace {
     pub fn first_step(&self) -> String {
         let dir = self.working_dir_or_here();
         let dir = dir.unwrap_or_else(|_| self.run_dir());
-        let premises = self.premises_to_look_at(&dir, &dir);
-        match backup::of_lost_loop(&premises.backups.dir, &dir, &premises.encryption) {
+        let store_config = self.store_config_for_reading(&dir, &dir);
+        match backup::of_lost_loop(&store_config.backups.dir, &dir, &store_config.encryption) {
             Some(lost) => format!("{}, `tachikoma run` starts a new one", lost.words(&dir)),
             None => "`tachikoma run` starts one".to_owned(),
         }
@@ -319,15 +320,15 @@ impl Workspace {
             .filter(|root| root.is_dir());
         let is_kept = unkept.is_none();
         let root = unkept.unwrap_or_else(|| working_dir.clone());
-        let premises = self.premises_to_look_at(&working_dir, &root);
-        let found = loops::current(&root, &premises.snapshot, &premises.encryption)?;
+        let store_config = self.store_config_for_reading(&working_dir, &root);
+        let found = loops::current(&root, &store_config.snapshot, &store_config.encryption)?;
         Ok(found.map(|loop_id| Current {
             loop_id,
             dir: layout::loop_dir(&root, loop_id),
             working_dir,
             root,
             is_kept,
-            encryption: premises.encryption,
+            encryption: store_config.encryption,
         }))
     }
 

@@ -1,4 +1,5 @@
-//! Files that are left out of snapshots, commits and rollbacks.
+//! Files that are left out of auto-commits, snapshots and rollbacks: protected files, large new files and the loop's own files.
+//! Git leaves out ignored files (`known_tree`), and `change_owner` leaves out changes of the user.
 
 use std::path::Path;
 

@@ -16,7 +16,7 @@ use crate::store::{StoreError, loops};
 
 /// The paths and the encryption of the loops in a working directory.
 #[derive(Clone, Debug)]
-pub struct Premises {
+pub struct StoreConfig {
     /// The working directory.
     pub working_dir: PathBuf,
     /// Path of the snapshot of the current loop.
@@ -41,7 +41,7 @@ pub struct Premises {
     pub temporary_dir: PathBuf,
 }
 
-impl Premises {
+impl StoreConfig {
     /// Returns the other files from which the state of the current loop can be recovered.
     #[must_use]
     pub fn copies(&self) -> Copies {

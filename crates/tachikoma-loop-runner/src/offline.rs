@@ -21,7 +21,7 @@ use crate::store::snapshot::{self, Durability, Snapshot};
 use crate::store::{StoreError, archive, key_check, layout, temporary};
 use tachikoma_core::error_chain as chain;
 
-pub use crate::loop_files::Premises;
+pub use crate::loop_files::StoreConfig;
 
 /// Why an operation on a loop failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,11 +50,15 @@ pub struct Set {
 ///
 /// # Errors
 /// A runner is running the loop, there is no loop, or it cannot be read or written.
-pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, OfflineError> {
-    let (_lock, loop_id) = hold(premises).await?;
+pub async fn set(
+    store_config: &StoreConfig,
+    key: String,
+    value: Value,
+) -> Result<Set, OfflineError> {
+    let (_lock, loop_id) = hold(store_config).await?;
     let ticket = Ticket(1);
     let input = Input::CustomSet { ticket, key, value };
-    Ok(take_in(premises, loop_id, input)?)
+    Ok(take_in(store_config, loop_id, input)?)
 }
 
 /// Adds a note for all later sessions that work was rolled back, if the loop is the current one. Claims about that work become void. The
@@ -65,11 +69,11 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
 /// The loop cannot be read or written.
 pub fn note(
     _lock: &WorkLock,
-    premises: &Premises,
+    store_config: &StoreConfig,
     loop_id: LoopId,
     text: String,
 ) -> Result<Option<Set>, OfflineError> {
-    if premises.current()? != Some(loop_id) {
+    if store_config.current()? != Some(loop_id) {
         return Ok(None);
     }
     let ticket = Ticket(1);
@@ -79,14 +83,14 @@ pub fn note(
         tell: true,
         operator: true,
     };
-    Ok(Some(take_in(premises, loop_id, input)?))
+    Ok(Some(take_in(store_config, loop_id, input)?))
 }
 
 /// Opens a loop, gives the core one input, and closes the loop.
-fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, StoreError> {
-    let dir = layout::loop_dir(&premises.working_dir, loop_id);
-    let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
-    let taken = found.open(&dir, &premises.working_dir)?;
+fn take_in(store_config: &StoreConfig, loop_id: LoopId, input: Input) -> Result<Set, StoreError> {
+    let dir = layout::loop_dir(&store_config.working_dir, loop_id);
+    let found = recover::read(&dir, &store_config.copies(), loop_id, Loss::Refuse)?;
+    let taken = found.open(&dir, &store_config.working_dir)?;
     let (mut journal, mut state) = (taken.journal, taken.state);
     let mut clock = Clock::starting_after(state.time);
     let now = clock.now();
@@ -100,12 +104,12 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         Effect::Reply { answer, .. } => Some(answer),
         _ => None,
     });
-    let snapshot = Snapshot::of(&state, &premises.working_dir, clock.now());
+    let snapshot = Snapshot::of(&state, &store_config.working_dir, clock.now());
     let saved = snapshot.write(
-        &premises.snapshot,
-        premises.packing,
+        &store_config.snapshot,
+        store_config.packing,
         Durability::Synced,
-        &premises.encryption,
+        &store_config.encryption,
     );
     Ok(Set {
         answer: answer.unwrap_or(Answer::Refused {
@@ -120,19 +124,19 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
 ///
 /// # Errors
 /// A runner is running the loop, there is no loop, its snapshot was written by a newer version, or it cannot be archived.
-pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
-    let (_lock, loop_id) = hold(premises).await?;
+pub async fn clear(store_config: &StoreConfig) -> Result<LoopId, OfflineError> {
+    let (_lock, loop_id) = hold(store_config).await?;
     if let Err(error @ StoreError::NewerSnapshot { .. }) =
-        snapshot::read(&premises.snapshot, &premises.encryption)
+        snapshot::read(&store_config.snapshot, &store_config.encryption)
     {
         // Only the newer version that wrote this snapshot can read it.
         return Err(error.into());
     }
     archive::archive(
-        &premises.working_dir,
+        &store_config.working_dir,
         loop_id,
-        &premises.snapshot,
-        &premises.encryption,
+        &store_config.snapshot,
+        &store_config.encryption,
     )?;
     Ok(loop_id)
 }
@@ -141,33 +145,33 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
 ///
 /// # Errors
 /// The loop cannot be read, or the backup cannot be written.
-pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, OfflineError> {
-    let working_dir = &premises.working_dir;
+pub async fn backup(store_config: &StoreConfig, loop_id: LoopId) -> Result<Taken, OfflineError> {
+    let working_dir = &store_config.working_dir;
     // The lock keeps a new runner from removing the unfinished backup. A runner that already has the lock does not remove it.
     let lock = match lock::is_held(working_dir) {
         true => None,
         false => Some(WorkLock::acquire(working_dir).await?),
     };
     let dir = layout::loop_dir(working_dir, loop_id);
-    let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
+    let found = recover::read(&dir, &store_config.copies(), loop_id, Loss::Refuse)?;
     let now = Clock::starting_after(found.state.time).now();
     let mut moment = found.moment(&dir, working_dir, now);
-    check_dir(working_dir, &premises.backups.dir).map_err(StoreError::from)?;
+    check_dir(working_dir, &store_config.backups.dir).map_err(StoreError::from)?;
     let go_on = AtomicBool::new(false);
     let mut without_work = None;
-    if premises.cloud.is_some() {
+    if store_config.cloud.is_some() {
         let owed = found.state.needs_survey();
         let owner = match &lock {
             Some(lock) => ChangeOwner::since_last_survey(owed, lock.died(), found.state.time),
             None if owed => ChangeOwner::Loop,
             None => ChangeOwner::Others,
         };
-        let work = premises.work_of(loop_id);
+        let work = store_config.work_of(loop_id);
         let bundled = work.bundle(&dir, &|| owner, &CancelToken::new());
         moment.work = bundled.path();
         without_work = bundled.lacks().map(|what| format!("it goes {what}"));
     }
-    let mut taken = backup::take(&premises.backups, &moment, &go_on)?;
+    let mut taken = backup::take(&store_config.backups, &moment, &go_on)?;
     taken.troubles.extend(without_work);
     Ok(taken)
 }
@@ -179,18 +183,18 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
 /// # Errors
 /// A runner is running the loop, the backup is damaged, or it cannot be put in place. Nothing is changed then.
 pub async fn restore(
-    premises: &Premises,
+    store_config: &StoreConfig,
     file: &Path,
     looked_at: &Manifest,
 ) -> Result<Restored, OfflineError> {
     // Files that cannot be decrypted because a key is missing are not damaged, and must not be moved away.
     key_check::check_keys(
-        &premises.encryption,
-        &premises.working_dir,
-        &premises.snapshot,
+        &store_config.encryption,
+        &store_config.working_dir,
+        &store_config.snapshot,
     )?;
-    let lock = alone(&premises.working_dir).await?;
-    Ok(restore::restore(&lock, premises, file, looked_at)?)
+    let lock = alone(&store_config.working_dir).await?;
+    Ok(restore::restore(&lock, store_config, file, looked_at)?)
 }
 
 /// Undoes or completes an interrupted restore. Call it before searching for the current loop.
@@ -210,13 +214,13 @@ pub async fn settle(working_dir: &Path) -> Result<(), OfflineError> {
 /// # Errors
 /// Git fails.
 pub fn unpack(
-    premises: &Premises,
+    store_config: &StoreConfig,
     loop_id: LoopId,
     iteration: u32,
     bundle: &Path,
 ) -> Result<Unpacked, String> {
-    let dir = layout::loop_dir(&premises.working_dir, loop_id);
-    let unpacked = git::bundle::unpack(&premises.work_of(loop_id), bundle, &dir, iteration)?;
+    let dir = layout::loop_dir(&store_config.working_dir, loop_id);
+    let unpacked = git::bundle::unpack(&store_config.work_of(loop_id), bundle, &dir, iteration)?;
     let _ = std::fs::remove_file(bundle);
     Ok(unpacked)
 }
@@ -225,20 +229,20 @@ pub fn unpack(
 ///
 /// # Errors
 /// A runner is running the loop, or a file cannot be deleted.
-pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
+pub async fn purge(store_config: &StoreConfig) -> Result<Purged, OfflineError> {
     // Without the key the contents of the files cannot be checked before they are deleted.
     key_check::check_keys(
-        &premises.encryption,
-        &premises.working_dir,
-        &premises.snapshot,
+        &store_config.encryption,
+        &store_config.working_dir,
+        &store_config.snapshot,
     )?;
-    let lock = WorkLock::acquire(&premises.working_dir).await?;
+    let lock = WorkLock::acquire(&store_config.working_dir).await?;
     if let Some(dead) = lock.crashed() {
         // The leftover processes are ended first, because their loop id is read from the lock file.
         let _ = orphans::end_leftovers(&dead.loop_id.to_string());
-        temporary::clear(&premises.temporary_dir, dead.loop_id);
+        temporary::clear(&store_config.temporary_dir, dead.loop_id);
     }
-    Ok(purge::purge(premises)?)
+    Ok(purge::purge(store_config)?)
 }
 
 /// Takes the lock of a working directory. First ends processes of a dead runner, which could still write there.
@@ -254,11 +258,11 @@ pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
 }
 
 /// Takes the lock without changing the content of the lock file, so that the next run still notices that a runner crashed.
-async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
-    let working_dir = &premises.working_dir;
+async fn hold(store_config: &StoreConfig) -> Result<(WorkLock, LoopId), OfflineError> {
+    let working_dir = &store_config.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;
     restore::settle(working_dir)?;
-    let loop_id = premises
+    let loop_id = store_config
         .current()?
         .ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
     Ok((lock, loop_id))

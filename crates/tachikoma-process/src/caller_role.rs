@@ -1,4 +1,4 @@
-//! Finds the role of a process in a loop by its ancestors: operator, hook, or agent.
+//! Who may stop, pause and command a loop: finds the role of the calling process by its ancestors (operator, hook or agent).
 //!
 //! Every process that an agent starts is a descendant of a guard. A process that leaves its session, its parent or its environment becomes a
 //! child of the guard or of this process, because both are subreapers.

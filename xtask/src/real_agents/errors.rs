@@ -58,7 +58,7 @@ fn expect_wait(events: &[Value], reason: &str) {
     assert_eq!(wait["wait"]["reason"], reason, "{}", told(events));
 }
 
-/// Checks class and text of the only failure. The class is none, `poisoned` or `permanent`.
+/// Checks class and text of the only failure. The class is absent, `poisoned` or `permanent`.
 #[track_caller]
 fn expect_failure(events: &[Value], class: Option<&str>, words: &str) {
     let failure = &only(events, "iteration_failed")["failure"];

@@ -48,10 +48,10 @@ fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure>
 }
 
 fn now(workspace: &Workspace, current: &Current) -> Result<String, Failure> {
-    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
+    let store_config = workspace.store_config_for_reading(&current.working_dir, &current.root);
     let found = recover::read(
         &current.dir,
-        &premises.copies(),
+        &store_config.copies(),
         current.loop_id,
         Loss::Refuse,
     )?;

@@ -13,7 +13,7 @@ use crate::runtime::runtime;
 use crate::workspace::Workspace;
 
 /// Sends a command to the running loop and prints its answer.
-pub fn tell(workspace: &Workspace, command: LoopCommand) -> Result<ExitCode, Failure> {
+pub fn send(workspace: &Workspace, command: LoopCommand) -> Result<ExitCode, Failure> {
     ask_live(workspace, &ControlRequest::Command { command })
 }
 

@@ -47,14 +47,14 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
     let config = config(workspace, &dir)?;
     let style = if args.json { Style::Json } else { Style::Lines };
     if style == Style::Lines {
-        out::tell(&format!(
+        out::report(&format!(
             "a scripted agent works through a plan in {}",
             dir.display()
         ));
     }
     let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground, None))?;
     if style == Style::Lines && code == ExitCode::SUCCESS {
-        out::tell(
+        out::report(
             "that was: a crash, a backoff, a redline, a reboot with a hand-off, and an end that was earned.",
         );
     }

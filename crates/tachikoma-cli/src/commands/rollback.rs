@@ -30,7 +30,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     let snapshot = found.at(args.to)?;
     let current = &found.current;
     let rules = found.rules(workspace)?;
-    let premises = workspace.premises(&current.working_dir)?;
+    let store_config = workspace.store_config(&current.working_dir)?;
     if !args.yes && !can_ask() {
         return Err(no_terminal(
             "this replaces files in the work tree, and there is no terminal to ask for confirmation",
@@ -80,7 +80,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
         let note = format!(
             "The operator {what} the work tree back to its state {to}. The earlier content is saved as {name}."
         );
-        if let Err(error) = offline::note(&lock, &premises, current.loop_id, note) {
+        if let Err(error) = offline::note(&lock, &store_config, current.loop_id, note) {
             out::note(&format!(
                 "warning: the rollback was not recorded in the journal: {}",
                 chain(&error)

@@ -247,7 +247,7 @@ pub async fn run_here(
         );
     }
     if style == Style::Quiet {
-        out::tell(&ending(&outcome, &stats));
+        out::report(&ending(&outcome, &stats));
     }
     for note in denials {
         out::note(&note);
@@ -353,7 +353,7 @@ fn exit_code(outcome: &Outcome) -> u8 {
 
 /// Prints the settings of the run before the first iteration.
 fn introduce(config: &LoopConfig, agent: &Agent) {
-    out::tell(&format!(
+    out::report(&format!(
         "tachikoma {}: {}",
         env!("CARGO_PKG_VERSION"),
         agent_text(config, agent)
@@ -364,13 +364,13 @@ fn introduce(config: &LoopConfig, agent: &Agent) {
     for problem in config.budget_problems(agent) {
         out::note(&format!("note: {problem}"));
     }
-    out::tell(&limits_text(&config.settings));
+    out::report(&limits_text(&config.settings));
     if !may_be_in_a_repository(&config.working_dir) {
-        out::tell(
+        out::report(
             "no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only",
         );
     }
-    out::tell(&completion_text(&config.settings));
+    out::report(&completion_text(&config.settings));
 }
 
 /// Lists the limits that end the loop even if its work is not complete.

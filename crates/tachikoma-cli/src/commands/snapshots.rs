@@ -43,8 +43,8 @@ pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapsho
         Some(loop_id) => named(workspace, loop_id)?,
     };
     let archived = current.dir.join(ARCHIVED);
-    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
-    let mut copies = premises.copies();
+    let store_config = workspace.store_config_for_reading(&current.working_dir, &current.root);
+    let mut copies = store_config.copies();
     if archived.exists() {
         copies.snapshot = archived;
     }
@@ -90,7 +90,7 @@ fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
     }
     Ok(Current {
         encryption: workspace
-            .premises_to_look_at(&working_dir, &working_dir)
+            .store_config_for_reading(&working_dir, &working_dir)
             .encryption,
         loop_id,
         dir,

@@ -11,7 +11,7 @@ mod work_tree;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::offline::StoreConfig;
 
 pub use change::refuse_live;
 
@@ -44,7 +44,7 @@ pub fn state(workspace: &Workspace, command: StateCommand) -> Result<ExitCode, F
 }
 
 /// Returns a path for messages: relative to the working directory if it is below it.
-fn shown(premises: &Premises, path: &Path) -> String {
-    let short = path.strip_prefix(&premises.working_dir);
+fn shown(store_config: &StoreConfig, path: &Path) -> String {
+    let short = path.strip_prefix(&store_config.working_dir);
     short.unwrap_or(path).display().to_string()
 }

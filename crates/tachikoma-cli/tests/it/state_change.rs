@@ -127,7 +127,11 @@ fn an_invalid_or_too_large_value_is_refused() {
         ("a", "", "is not JSON"),
         ("", "1", "must not be empty"),
         ("a\u{7}", "1", "control characters"),
-        (&long, "1", "a key of the custom data may have at most 128 bytes"),
+        (
+            &long,
+            "1",
+            "a key of the custom data may have at most 128 bytes",
+        ),
         ("a", &large, "a value may have 16384 bytes"),
         ("a", &deep, "a value may have 32 levels"),
     ] {

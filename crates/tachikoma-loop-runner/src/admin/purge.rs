@@ -11,7 +11,7 @@ use tachikoma_fs::{RALPH_DIR, atomic_file, is_missing, quarantine, safe_read};
 use super::{paths_in, restore, retention};
 use crate::git::snapshots;
 use crate::log_files;
-use crate::loop_files::Premises;
+use crate::loop_files::StoreConfig;
 use crate::opencode::supervisor;
 use crate::session::transcripts;
 use crate::store::compressed::open_dir;
@@ -38,30 +38,31 @@ pub struct Purged {
 ///
 /// # Errors
 /// A file cannot be deleted. The purge can be repeated.
-pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
-    let ralph = premises.working_dir.join(RALPH_DIR);
+pub(crate) fn purge(store_config: &StoreConfig) -> Result<Purged, StoreError> {
+    let ralph = store_config.working_dir.join(RALPH_DIR);
     // If `.ralph` is a symbolic link, the purge would delete files of another directory.
     open_dir(&ralph).map_err(StoreError::io("open", &ralph))?;
     let mut purged = Purged::default();
-    let all = layout::loops_dir(&premises.working_dir);
+    let all = layout::loops_dir(&store_config.working_dir);
     let mut ids = ids_in(&all);
-    if premises.state_dir.starts_with(&ralph) {
+    if store_config.state_dir.starts_with(&ralph) {
         // Transcripts of loops without a journal are deleted only by a purge: in a shared directory they may belong to other working directories.
-        ids.extend(ids_in(&premises.state_dir));
+        ids.extend(ids_in(&store_config.state_dir));
     }
     ids.sort_unstable();
     ids.dedup();
-    let epoch = |id: &LoopId| Epochs::of(&all.join(id.to_string()), &premises.encryption).current();
+    let epoch =
+        |id: &LoopId| Epochs::of(&all.join(id.to_string()), &store_config.encryption).current();
     let epochs: Vec<(LoopId, Option<Epoch>)> = ids.iter().map(|id| (*id, epoch(id))).collect();
     for loop_id in &ids {
         let name = loop_id.to_string();
         // Git snapshots are deleted before the journal, which is needed to find them.
-        if let Err(why) = snapshots::delete_all_in(&premises.working_dir, *loop_id) {
+        if let Err(why) = snapshots::delete_all_in(&store_config.working_dir, *loop_id) {
             purged.troubles.push(format!(
                 "the git snapshots of {loop_id} were not deleted: {why}"
             ));
         }
-        let sessions = premises.state_dir.join(&name);
+        let sessions = store_config.state_dir.join(&name);
         purged.clear(&sessions, |name| {
             transcripts::is_ours(name) || atomic_file::is_temporary(name)
         })?;
@@ -73,9 +74,9 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             })?;
         }
         purged.clear(&journal, super::is_ours_in_loop)?;
-        purged.socket(&premises.runtime_dir.join(format!("{name}.sock")));
+        purged.socket(&store_config.runtime_dir.join(format!("{name}.sock")));
     }
-    if let Some(holder) = lock::holder(&premises.working_dir) {
+    if let Some(holder) = lock::holder(&store_config.working_dir) {
         let ours = holder.socket.file_name().and_then(|name| name.to_str());
         if ours.is_some_and(|name| name.starts_with(&format!("{}.", holder.loop_id))) {
             purged.socket(&holder.socket);
@@ -86,8 +87,8 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         std::fs::remove_dir_all(&left).map_err(StoreError::io("delete", &left))?;
         purged.files += 1;
     }
-    let is_shared = !premises.backups.dir.starts_with(&ralph);
-    purged.backups(premises, is_shared.then_some(&epochs))?;
+    let is_shared = !store_config.backups.dir.starts_with(&ralph);
+    purged.backups(store_config, is_shared.then_some(&epochs))?;
     let server = ralph.join(supervisor::DIR);
     if lock::is_held_in(&server) {
         purged.troubles.push(
@@ -97,17 +98,20 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     } else {
         purged.clear(&server, supervisor::is_supervisor_file)?;
     }
-    purged.clear(&log_files::dir(&premises.working_dir), log_files::is_ours)?;
+    purged.clear(
+        &log_files::dir(&store_config.working_dir),
+        log_files::is_ours,
+    )?;
     purged
-        .quarantine(&quarantine::dir(&premises.working_dir))
+        .quarantine(&quarantine::dir(&store_config.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
-    atomic_file::remove_remains(&premises.snapshot);
-    for snapshot in snapshot::all_places(&premises.snapshot) {
+    atomic_file::remove_remains(&store_config.snapshot);
+    for snapshot in snapshot::all_places(&store_config.snapshot) {
         for path in snapshot::older_versions_of(&snapshot)
             .iter()
             .chain([&snapshot])
         {
-            purged.snapshot(path, &premises.encryption)?;
+            purged.snapshot(path, &store_config.encryption)?;
         }
     }
     let identity = ralph.join(encryption::IDENTITY);
@@ -118,7 +122,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     if safe_read::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
         purged.file(&ignore)?;
     }
-    for dir in [&premises.state_dir, &all] {
+    for dir in [&store_config.state_dir, &all] {
         remove_dir(dir);
     }
     purged.file(&ralph.join("lock"))?;
@@ -167,10 +171,10 @@ impl Purged {
     /// the directory stays.
     fn backups(
         &mut self,
-        premises: &Premises,
+        store_config: &StoreConfig,
         shared: Option<&Vec<(LoopId, Option<Epoch>)>>,
     ) -> Result<(), StoreError> {
-        let dir = &premises.backups.dir;
+        let dir = &store_config.backups.dir;
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
             return Ok(());
         }
@@ -196,7 +200,7 @@ impl Purged {
                     else {
                         continue;
                     };
-                    match (epoch, backup::manifest_of(&path, &premises.encryption)) {
+                    match (epoch, backup::manifest_of(&path, &store_config.encryption)) {
                         (Some(epoch), Ok(told)) if *epoch == told.epoch => told.loop_id == *loop_id,
                         // A backup with another epoch may belong to another working directory.
                         (_, Ok(_)) => continue,

@@ -12,7 +12,7 @@ use tachikoma_fs::{atomic_file, check_dir, make_dir, sync_dir};
 use super::{paths_in, retention};
 use crate::clock::Clock;
 use crate::git::{ChangeOwner, bundle, snapshots};
-use crate::loop_files::Premises;
+use crate::loop_files::StoreConfig;
 use crate::store::backup::{self, Backups, Content, Manifest};
 use crate::store::encryption::is_encrypted;
 use crate::store::journal::{self, Journal, rewrite, segments};
@@ -48,27 +48,27 @@ pub struct Restored {
 /// The backup is damaged, the present loop cannot be backed up, or a file cannot be written. The present loop is unchanged then.
 pub(crate) fn restore(
     lock: &WorkLock,
-    premises: &Premises,
+    store_config: &StoreConfig,
     file: &Path,
     looked_at: &Manifest,
 ) -> Result<Restored, StoreError> {
-    let premises = &encrypted_like(premises, file);
-    premises.encryption.check(&[file.to_owned()])?;
-    let working_dir = &premises.working_dir;
+    let store_config = &encrypted_like(store_config, file);
+    store_config.encryption.check(&[file.to_owned()])?;
+    let working_dir = &store_config.working_dir;
     let all = layout::loops_dir(working_dir);
     check_dir(working_dir, &all)?;
     make_dir(&all)?;
     settle(working_dir)?;
     if let Err(error @ StoreError::NewerSnapshot { .. }) =
-        snapshot::read(&premises.snapshot, &premises.encryption)
+        snapshot::read(&store_config.snapshot, &store_config.encryption)
     {
         // Only the newer version that wrote this snapshot can read it.
         return Err(error);
     }
-    premises.encryption.prepare()?;
+    store_config.encryption.prepare()?;
     let new = atomic_file::temporary(&all);
     make_dir(&new)?;
-    let restored = put_in_place(lock, premises, file, looked_at, &new);
+    let restored = put_in_place(lock, store_config, file, looked_at, &new);
     if restored.is_err() {
         // If the new directory cannot be removed now, the next restore moves it to the quarantine.
         let _ = std::fs::remove_dir_all(&new);
@@ -77,31 +77,31 @@ pub(crate) fn restore(
 }
 
 /// Returns the paths and the encryption for the restore. Files of an encrypted backup stay encrypted, even if the settings say otherwise.
-fn encrypted_like(premises: &Premises, file: &Path) -> Premises {
-    let encryption = premises.encryption.for_files_from(file);
-    Premises {
+fn encrypted_like(store_config: &StoreConfig, file: &Path) -> StoreConfig {
+    let encryption = store_config.encryption.for_files_from(file);
+    StoreConfig {
         backups: Backups {
             encryption: encryption.clone(),
-            ..premises.backups.clone()
+            ..store_config.backups.clone()
         },
         encryption,
-        ..premises.clone()
+        ..store_config.clone()
     }
 }
 
 fn put_in_place(
     lock: &WorkLock,
-    premises: &Premises,
+    store_config: &StoreConfig,
     file: &Path,
     looked_at: &Manifest,
     new: &Path,
 ) -> Result<Restored, StoreError> {
-    let working_dir = &premises.working_dir;
+    let working_dir = &store_config.working_dir;
     let Content {
         manifest,
         mut state,
         ..
-    } = backup::read_into(file, new, &premises.encryption)?;
+    } = backup::read_into(file, new, &store_config.encryption)?;
     if manifest != *looked_at {
         return Err(StoreError::DamagedBackup {
             path: file.to_owned(),
@@ -111,7 +111,7 @@ fn put_in_place(
     let loop_id = manifest.loop_id;
     let dir = layout::loop_dir(working_dir, loop_id);
     let mut troubles = Vec::new();
-    if premises.encryption.encrypts() && !is_encrypted(file) {
+    if store_config.encryption.encrypts() && !is_encrypted(file) {
         troubles.push(format!(
             "{} is not encrypted although `state.encrypt` is set, so anyone with write access could have forged it",
             file.display()
@@ -120,15 +120,19 @@ fn put_in_place(
     let loops::Found {
         current,
         unreadable,
-    } = loops::find(working_dir, &premises.snapshot, &premises.encryption)?;
+    } = loops::find(
+        working_dir,
+        &store_config.snapshot,
+        &store_config.encryption,
+    )?;
     let mut clock = Clock::starting_after(state.time);
     let kept = match current {
         Some(current) => {
-            let found = found(premises, current, &mut troubles)?;
+            let found = found(store_config, current, &mut troubles)?;
             if current == loop_id {
-                survey_work_tree(lock, premises, current, found.as_ref(), &mut troubles);
+                survey_work_tree(lock, store_config, current, found.as_ref(), &mut troubles);
             }
-            back_up_present(premises, current, found, clock.now(), &mut troubles)?
+            back_up_present(store_config, current, found, clock.now(), &mut troubles)?
         }
         None => None,
     };
@@ -138,7 +142,7 @@ fn put_in_place(
         manifest.seq
     );
     rebuild(
-        premises,
+        store_config,
         (&dir, new),
         &manifest,
         &mut state,
@@ -146,7 +150,7 @@ fn put_in_place(
         warning,
     )?;
     let was = switch(new, &dir)?;
-    if let Err(error) = retire_present(premises, current, loop_id) {
+    if let Err(error) = retire_present(store_config, current, loop_id) {
         let other = current.filter(|current| *current != loop_id);
         // If the other loop was archived in spite of the error, it no longer blocks the restored loop.
         if !other.is_some_and(|other| layout::is_archived(&layout::loop_dir(working_dir, other))) {
@@ -172,10 +176,10 @@ fn put_in_place(
     sync_dir(&layout::loops_dir(working_dir)).unwrap_or_else(|error| tell(error.into()));
     let snapshot = Snapshot::of(&state, working_dir, clock.now());
     if let Err(error) = snapshot.write(
-        &premises.snapshot,
-        premises.packing,
+        &store_config.snapshot,
+        store_config.packing,
         Durability::Synced,
-        &premises.encryption,
+        &store_config.encryption,
     ) {
         // A missing snapshot is only a warning: the journal is complete, so the snapshot can be written later.
         troubles.push(format!("the snapshot is not up to date: {}", chain(&error)));
@@ -200,12 +204,12 @@ fn put_in_place(
 
 /// Reads the present loop. Returns `None` and adds a warning if the loop cannot be read.
 fn found(
-    premises: &Premises,
+    store_config: &StoreConfig,
     current: LoopId,
     troubles: &mut Vec<String>,
 ) -> Result<Option<Recovered>, StoreError> {
-    let dir = layout::loop_dir(&premises.working_dir, current);
-    match recover::read(&dir, &premises.copies(), current, Loss::Refuse) {
+    let dir = layout::loop_dir(&store_config.working_dir, current);
+    match recover::read(&dir, &store_config.copies(), current, Loss::Refuse) {
         Ok(found) => Ok(Some(found)),
         Err(error @ StoreError::Locked { .. }) => Err(error),
         Err(error) => {
@@ -221,19 +225,19 @@ fn found(
 /// Surveys the work tree for the present loop, as its next run would. The restored loop could not attribute these changes.
 fn survey_work_tree(
     lock: &WorkLock,
-    premises: &Premises,
+    store_config: &StoreConfig,
     current: LoopId,
     found: Option<&Recovered>,
     troubles: &mut Vec<String>,
 ) {
-    let dir = layout::loop_dir(&premises.working_dir, current);
+    let dir = layout::loop_dir(&store_config.working_dir, current);
     let (owed, last) = match found {
         Some(found) => (found.state.needs_survey(), found.state.time),
         // A loop with an unreadable journal counts as not ended normally. The modification time of the journal replaces the time of the last record.
         None => (true, last_written(&dir)),
     };
     let owner = ChangeOwner::since_last_survey(owed, lock.died(), last);
-    if let Err(why) = bundle::look(&premises.work_of(current), &dir, owner) {
+    if let Err(why) = bundle::look(&store_config.work_of(current), &dir, owner) {
         troubles.push(format!(
             "changes since the last survey cannot be attributed: {why}"
         ));
@@ -253,20 +257,20 @@ fn last_written(dir: &Path) -> Timestamp {
 
 /// Backs up the present loop. If the loop is unreadable, no backup is made: its directory is only moved to the quarantine later.
 fn back_up_present(
-    premises: &Premises,
+    store_config: &StoreConfig,
     current: LoopId,
     found: Option<Recovered>,
     now: Timestamp,
     troubles: &mut Vec<String>,
 ) -> Result<Option<PathBuf>, StoreError> {
-    let dir = layout::loop_dir(&premises.working_dir, current);
+    let dir = layout::loop_dir(&store_config.working_dir, current);
     let Some(found) = found else { return Ok(None) };
-    let mut moment = found.moment(&dir, &premises.working_dir, now);
+    let mut moment = found.moment(&dir, &store_config.working_dir, now);
     moment.before_restore = true;
     // The rotation of backups must not delete the one that is being restored.
     let backups = Backups {
         max: 0,
-        ..premises.backups.clone()
+        ..store_config.backups.clone()
     };
     let taken = backup::take(&backups, &moment, &AtomicBool::new(false))?;
     troubles.extend(taken.troubles);
@@ -275,7 +279,7 @@ fn back_up_present(
 
 /// Completes the unpacked backup to the directory of a loop, with older segments and files of the present loop.
 fn rebuild(
-    premises: &Premises,
+    store_config: &StoreConfig,
     (old, new): (&Path, &Path),
     manifest: &Manifest,
     state: &mut State,
@@ -285,7 +289,7 @@ fn rebuild(
     // A directory that cannot be listed has no segments to use.
     let there = segments(old).unwrap_or_default();
     let known = manifest.segment.unwrap_or(0);
-    let told = join(premises, new, &there, known, state)?;
+    let told = join(store_config, new, &there, known, state)?;
     for (name, is_ours) in retention::SUBDIRECTORIES {
         for path in ours_in(&old.join(name), is_ours) {
             make_dir(&new.join(name))?;
@@ -302,8 +306,14 @@ fn rebuild(
     let last = there.last().map_or(0, |(number, _)| *number).max(known);
     // The state in the backup may differ: an earlier version may have read less from the same records.
     let after_loss = told.is_none_or(|told| told != *state);
-    let mut journal =
-        Journal::begin_restored(new, last + 1, state, now, after_loss, &premises.encryption)?;
+    let mut journal = Journal::begin_restored(
+        new,
+        last + 1,
+        state,
+        now,
+        after_loss,
+        &store_config.encryption,
+    )?;
     let input = Input::Warning { warning };
     journal.append_synced(&step(&Policy::default(), state, now, input).records)?;
     for (name, _) in retention::SUBDIRECTORIES {
@@ -318,13 +328,13 @@ fn rebuild(
 
 /// Links the segments that precede the segment of the backup, if they match. Returns the state of the joined journal.
 fn join(
-    premises: &Premises,
+    store_config: &StoreConfig,
     new: &Path,
     there: &[(u32, PathBuf)],
     known: u32,
     state: &State,
 ) -> Result<Option<State>, StoreError> {
-    let encryption = &premises.encryption;
+    let encryption = &store_config.encryption;
     let own = segments(new)?.into_iter().map(|(_, path)| path).next();
     let Some(own) = own else { return Ok(None) };
     rewrite::end_line(&own, encryption)?;
@@ -373,20 +383,20 @@ fn link(path: &Path, into: &Path) -> Result<(), StoreError> {
 /// Moves the snapshot of the replaced loop away, or archives the loop if it is another one. Until then the snapshot is ignored, because its
 /// epoch differs.
 fn retire_present(
-    premises: &Premises,
+    store_config: &StoreConfig,
     current: Option<LoopId>,
     restored: LoopId,
 ) -> Result<(), StoreError> {
-    let path = &premises.snapshot;
-    let working_dir = &premises.working_dir;
+    let path = &store_config.snapshot;
+    let working_dir = &store_config.working_dir;
     if let Some(current) = current.filter(|current| *current != restored) {
-        return archive::archive(working_dir, current, path, &premises.encryption);
+        return archive::archive(working_dir, current, path, &store_config.encryption);
     }
-    match snapshot::read(path, &premises.encryption) {
+    match snapshot::read(path, &store_config.encryption) {
         Ok(Some(found)) if found.loop_id == restored => {
-            archive::move_away(working_dir, path, &premises.encryption)
+            archive::move_away(working_dir, path, &store_config.encryption)
         }
-        Ok(_) | Err(_) => archive::make_way(working_dir, None, path, &premises.encryption),
+        Ok(_) | Err(_) => archive::make_way(working_dir, None, path, &store_config.encryption),
     }
 }
 

@@ -11,7 +11,7 @@ use tachikoma_core::LoopId;
 use tachikoma_fs::{FsError, quarantine};
 
 use super::retention;
-use crate::loop_files::Premises;
+use crate::loop_files::StoreConfig;
 use crate::session::transcripts;
 use crate::store::encryption::{self, Encryption};
 use crate::store::layout::{ARCHIVED, is_archived};
@@ -90,17 +90,17 @@ impl Checked {
 /// # Errors
 /// The loops cannot be listed.
 pub fn verify(
-    premises: &Premises,
+    store_config: &StoreConfig,
     is_live: impl Fn() -> bool,
     mut each: impl FnMut(Checked),
 ) -> Result<(), StoreError> {
-    let encryption = &premises.encryption;
-    let encrypted = key_check::encrypted_files(&premises.working_dir, &premises.snapshot);
+    let encryption = &store_config.encryption;
+    let encrypted = key_check::encrypted_files(&store_config.working_dir, &store_config.snapshot);
     let encrypted = encrypted.current.iter().chain(&encrypted.archived);
     let encrypted = encrypted.filter(|path| encryption::is_encrypted(path));
     let why = encrypted.map(|path| encryption.missing_key_error(path));
     if let Some([why, ..]) = why.collect::<Option<Vec<_>>>().as_deref() {
-        encrypted::check_all(premises, why, &mut each);
+        encrypted::check_all(store_config, why, &mut each);
         return Ok(());
     }
     // Files of another key are reported as locked, and not as damaged.
@@ -111,9 +111,9 @@ pub fn verify(
             None => each(checked),
         }
     };
-    let all = layout::loops_dir(&premises.working_dir);
-    let current = premises.current()?;
-    let mut found = match retention::list(&all, &premises.encryption) {
+    let all = layout::loops_dir(&store_config.working_dir);
+    let current = store_config.current()?;
+    let mut found = match retention::list(&all, &store_config.encryption) {
         Err(StoreError::File(FsError::Io { source, .. }))
             if source.kind() == ErrorKind::NotFound =>
         {
@@ -125,41 +125,45 @@ pub fn verify(
         && !found.iter().any(|(_, loop_id)| *loop_id == current)
     {
         // Only the snapshot of this loop is left, so its journal is reported as missing.
-        let dir = layout::loop_dir(&premises.working_dir, current);
+        let dir = layout::loop_dir(&store_config.working_dir, current);
         each(Checked::new(Verdict::Wrong, Kind::Journal, &dir, NO_RECORD));
     }
     found.sort();
     for (_, loop_id) in found {
-        let mut checked = check_loop(premises, loop_id, current);
+        let mut checked = check_loop(store_config, loop_id, current);
         for _ in 1..CHECKS_MAX {
             let wrong = checked.iter().any(|one| one.verdict == Verdict::Wrong);
             if !wrong || !is_live() {
                 break;
             }
-            checked = check_loop(premises, loop_id, current);
+            checked = check_loop(store_config, loop_id, current);
         }
         checked.into_iter().for_each(&mut each);
     }
     if current.is_none()
-        && let Err(error) = snapshot::read(&premises.snapshot, &premises.encryption)
+        && let Err(error) = snapshot::read(&store_config.snapshot, &store_config.encryption)
     {
-        let path = snapshot::place(&premises.snapshot, &premises.encryption);
+        let path = snapshot::place(&store_config.snapshot, &store_config.encryption);
         each(unread_snapshot(&path, &error));
     }
-    check_backups(premises, &mut each)?;
-    quarantined(premises, &mut each);
+    check_backups(store_config, &mut each)?;
+    quarantined(store_config, &mut each);
     Ok(())
 }
 
-fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> Vec<Checked> {
-    let dir = layout::loop_dir(&premises.working_dir, loop_id);
+fn check_loop(
+    store_config: &StoreConfig,
+    loop_id: LoopId,
+    current: Option<LoopId>,
+) -> Vec<Checked> {
+    let dir = layout::loop_dir(&store_config.working_dir, loop_id);
     let mut checked = Vec::new();
     // Backups and snapshots are read before the journal, because a running loop appends to the journal.
-    let backups = backup::list(&premises.backups.dir, Some(loop_id)).unwrap_or_default();
-    let mut fold = Fold::new(loop_id, &premises.encryption);
+    let backups = backup::list(&store_config.backups.dir, Some(loop_id)).unwrap_or_default();
+    let mut fold = Fold::new(loop_id, &store_config.encryption);
     let is_current = current == Some(loop_id);
-    let path = snapshot::place(&premises.snapshot, &premises.encryption);
-    match snapshot::read(&path, &premises.encryption) {
+    let path = snapshot::place(&store_config.snapshot, &store_config.encryption);
+    match snapshot::read(&path, &store_config.encryption) {
         Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&path, found),
         Ok(found) if is_current => checked.push(no_snapshot(&path, found.as_ref())),
         Err(error) if is_current => checked.push(unread_snapshot(&path, &error)),
@@ -167,7 +171,7 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     }
     if is_archived(&dir) {
         let path = dir.join(ARCHIVED);
-        match snapshot::read(&path, &premises.encryption) {
+        match snapshot::read(&path, &store_config.encryption) {
             Ok(Some(found)) => fold.compare(&path, found),
             // No file was found: it was moved back in the meantime.
             Ok(None) => {}
@@ -191,7 +195,7 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
                 && end.kind == Kind::Journal
                 && end.verdict == Verdict::Good
                 && let Some(seq) = fold.last
-                && let Some(ahead) = backup::ahead_of(seq, backups, &dir, &premises.encryption)
+                && let Some(ahead) = backup::ahead_of(seq, backups, &dir, &store_config.encryption)
             {
                 end.verdict = Verdict::Wrong;
                 end.what = backup::cut_short(seq, &ahead);
@@ -207,14 +211,14 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     checked.extend(fold.finish());
     checked.extend(check_transcripts(
         Kind::Transcripts,
-        &premises.state_dir.join(loop_id.to_string()),
-        &premises.encryption,
+        &store_config.state_dir.join(loop_id.to_string()),
+        &store_config.encryption,
     ));
-    checked.extend(check_checkpoints(&dir, &premises.encryption));
+    checked.extend(check_checkpoints(&dir, &store_config.encryption));
     checked.extend(check_transcripts(
         Kind::Gates,
         &layout::gates_dir(&dir),
-        &premises.encryption,
+        &store_config.encryption,
     ));
     checked
 }
@@ -309,10 +313,13 @@ fn read_through(path: &Path, encryption: &Encryption) -> io::Result<()> {
     }
 }
 
-fn check_backups(premises: &Premises, each: &mut impl FnMut(Checked)) -> Result<(), StoreError> {
-    for listed in backup::list(&premises.backups.dir, None)? {
+fn check_backups(
+    store_config: &StoreConfig,
+    each: &mut impl FnMut(Checked),
+) -> Result<(), StoreError> {
+    for listed in backup::list(&store_config.backups.dir, None)? {
         let path = &listed.path;
-        each(match backup::read_through(path, &premises.encryption) {
+        each(match backup::read_through(path, &store_config.encryption) {
             Ok(_) => {
                 let what = format!("complete, taken at record {}", listed.seq);
                 Checked::new(Verdict::Good, Kind::Backup, path, what)
@@ -328,8 +335,8 @@ fn check_backups(premises: &Premises, each: &mut impl FnMut(Checked)) -> Result<
     Ok(())
 }
 
-fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {
-    let dir = quarantine::dir(&premises.working_dir);
+fn quarantined(store_config: &StoreConfig, each: &mut impl FnMut(Checked)) {
+    let dir = quarantine::dir(&store_config.working_dir);
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
     paths.sort();

@@ -45,10 +45,10 @@ struct Pending {
 
 /// Prints the reboots of a loop.
 pub fn print(workspace: &Workspace, current: &Current, json: bool) -> Result<ExitCode, Failure> {
-    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
+    let store_config = workspace.store_config_for_reading(&current.working_dir, &current.root);
     let found = recover::read(
         &current.dir,
-        &premises.copies(),
+        &store_config.copies(),
         current.loop_id,
         Loss::Refuse,
     )?;

@@ -109,7 +109,7 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
         && !args.json
     {
         let before = super::status::sentence(earlier);
-        out::tell(&format!("before this supervisor: {}", sanitise(&before)));
+        out::report(&format!("before this supervisor: {}", sanitise(&before)));
     }
     let handle = supervisor.handle();
     let mut requests = requests.of(handle.clone());
@@ -130,7 +130,7 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
             Ok(()) = changes.changed() => audience.see(&changes),
             Some(asked) = requests.recv() => match asked {
                 Asked::Reload => match handle.reread().await {
-                    Ok(text) => out::tell(&text),
+                    Ok(text) => out::report(&text),
                     Err(text) => out::note(&format!("error: {text}")),
                 },
                 Asked::Stop(number) => {
@@ -183,16 +183,16 @@ impl Audience {
             return;
         }
         if self.json {
-            out::tell(&serde_json::to_string(&*record).unwrap_or_default());
+            out::report(&serde_json::to_string(&*record).unwrap_or_default());
             return;
         }
         for (level, text) in words(&record.event) {
             let text = sanitise(&text);
             match level {
                 Level::Debug => {}
-                Level::Info => out::tell(&text),
-                Level::Warning => out::tell(&format!("warning: {text}")),
-                Level::Error => out::tell(&format!("error: {text}")),
+                Level::Info => out::report(&text),
+                Level::Warning => out::report(&format!("warning: {text}")),
+                Level::Error => out::report(&format!("error: {text}")),
             }
         }
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::offline::{self, OfflineError, Premises, Restored};
+use tachikoma_loop_runner::offline::{self, OfflineError, Restored, StoreConfig};
 use tachikoma_loop_runner::store::backup::{self, Content};
 use tachikoma_loop_runner::store::{StoreError, layout, loops};
 
@@ -35,21 +35,21 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
             Failure::new(what).hint("a backup needs a saved loop; remove `state.enabled = false`")
         );
     }
-    let premises = workspace.premises(&current.working_dir)?;
-    if premises.cloud.is_some() {
+    let store_config = workspace.store_config(&current.working_dir)?;
+    if store_config.cloud.is_some() {
         // The backup is uploaded if the configuration has `state.cloud_url`.
         let loaded = workspace.layers_of(&current.working_dir)?.load()?;
         let trust = Trust::new(workspace, Untrusted::Ask);
         trust.check_configuration(&canonical(&current.working_dir), &loaded)?;
     }
     let taken = runtime()?
-        .block_on(offline::backup(&premises, current.loop_id))
+        .block_on(offline::backup(&store_config, current.loop_id))
         .map_err(undone)?;
     for trouble in taken.troubles {
         out::note(&format!("warning: {}", sanitise(&trouble)));
     }
-    out::line(&shown(&premises, &taken.path));
-    if let Some(cloud) = &premises.cloud {
+    out::line(&shown(&store_config, &taken.path));
+    if let Some(cloud) = &store_config.cloud {
         cloud::send(cloud, &taken.path, taken.has_work)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -57,14 +57,14 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
 
 /// Lists all backups.
 pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
-    let premises = workspace.premises(&workspace.working_dir_or_here()?)?;
+    let store_config = workspace.store_config(&workspace.working_dir_or_here()?)?;
     let mut wrong = 0_usize;
     let mut locked = None;
     let mut objects = Vec::new();
-    let listed = backup::list(&premises.backups.dir, None)?;
+    let listed = backup::list(&store_config.backups.dir, None)?;
     let all = listed.len();
     for listed in listed {
-        let read = backup::read_through(&listed.path, &premises.encryption);
+        let read = backup::read_through(&listed.path, &store_config.encryption);
         let is_locked = matches!(read, Err(StoreError::Locked { .. }));
         wrong += usize::from(read.is_err() && !is_locked);
         let bytes = std::fs::metadata(&listed.path).map_or(0, |there| there.len());
@@ -83,7 +83,7 @@ pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
             locked = locked.or(read.err().filter(|_| is_locked));
             continue;
         }
-        let path = shown(&premises, &listed.path);
+        let path = shown(&store_config, &listed.path);
         let text = match &read {
             Ok(Content { manifest, .. }) => format!(
                 "good  {path}: iteration {}, record {}, taken at {}, {bytes} bytes",
@@ -99,7 +99,10 @@ pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
         let object = json!({"good": wrong == 0 && locked.is_none(), "backups": objects});
         out::line(&format!("{object:#}"));
     } else if all == 0 {
-        out::line(&format!("no backup in {}", premises.backups.dir.display()));
+        out::line(&format!(
+            "no backup in {}",
+            store_config.backups.dir.display()
+        ));
     }
     if wrong == 0 {
         return locked.map_or(Ok(ExitCode::SUCCESS), |error: StoreError| Err(error.into()));
@@ -121,7 +124,7 @@ pub fn restore(
         // Only this directory is used: a loop in a parent directory is another loop.
         (Some(_), _) | (None, Some(_)) => workspace.run_dir(),
     };
-    let premises = workspace.premises(&working_dir)?;
+    let store_config = workspace.store_config(&working_dir)?;
     refuse_live(&working_dir)?;
     let asks = !yes;
     if asks && !can_ask() {
@@ -129,7 +132,7 @@ pub fn restore(
             "this restores a loop, and there is no terminal to ask for confirmation",
         ));
     }
-    let fetched = cloud::fetch(workspace, &premises, from, file)?;
+    let fetched = cloud::fetch(workspace, &store_config, from, file)?;
     let file = match (&fetched, file) {
         (Some(fetched), _) => fetched.path.clone(),
         (None, Some(file)) => {
@@ -145,20 +148,20 @@ pub fn restore(
                 found => found.unwrap_or(file),
             }
         }
-        (None, None) => newest(&premises)?,
+        (None, None) => newest(&store_config)?,
     };
-    let Content { manifest, .. } = backup::read_through(&file, &premises.encryption)?;
+    let Content { manifest, .. } = backup::read_through(&file, &store_config.encryption)?;
     if asks {
         let shown = working_dir.display();
         agree(&format!(
             "restore {} at iteration {} in {shown}, from {}? (the current loop is backed up first)",
             manifest.loop_id,
             manifest.iteration,
-            sanitise(&self::shown(&premises, &file))
+            sanitise(&self::shown(&store_config, &file))
         ))?;
     }
     let restored = runtime()?
-        .block_on(offline::restore(&premises, &file, &manifest))
+        .block_on(offline::restore(&store_config, &file, &manifest))
         .map_err(undone)?;
     let Restored {
         loop_id,
@@ -174,7 +177,7 @@ pub fn restore(
     }
     for (what, path) in [("kept as a backup", kept), ("moved", moved)] {
         if let Some(path) = path {
-            let path = shown(&premises, &path);
+            let path = shown(&store_config, &path);
             out::note(&format!("note: the replaced loop is {what}: {path}"));
         }
     }
@@ -184,7 +187,7 @@ pub fn restore(
         working_dir.display()
     );
     match work_tree::bring(
-        &premises,
+        &store_config,
         (loop_id, iteration),
         work.as_deref(),
         fetched.as_ref(),
@@ -232,26 +235,29 @@ fn undone(error: OfflineError) -> Failure {
 }
 
 /// Finds the newest valid backup of the current loop; without one, of any loop.
-fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
+fn newest(store_config: &StoreConfig) -> Result<PathBuf, Failure> {
     let found = loops::find(
-        &premises.working_dir,
-        &premises.snapshot,
-        &premises.encryption,
+        &store_config.working_dir,
+        &store_config.snapshot,
+        &store_config.encryption,
     )?;
     let current = found.current;
-    let dir = current.map(|loop_id| layout::loop_dir(&premises.working_dir, loop_id));
+    let dir = current.map(|loop_id| layout::loop_dir(&store_config.working_dir, loop_id));
     let current_in = current.zip(dir.as_deref());
-    let (listed, kept) =
-        backup::best_first(&premises.backups.dir, current_in, &premises.encryption)?;
+    let (listed, kept) = backup::best_first(
+        &store_config.backups.dir,
+        current_in,
+        &store_config.encryption,
+    )?;
     if let Some(kept) = kept.first() {
-        let path = shown(premises, &kept.path);
+        let path = shown(store_config, &kept.path);
         out::note(&format!(
             "note: skipped {path}: an earlier restore replaced that loop; `tachikoma state restore {path}` undoes that restore"
         ));
     }
     let mut found = None;
     for listed in listed {
-        match backup::read_through(&listed.path, &premises.encryption) {
+        match backup::read_through(&listed.path, &store_config.encryption) {
             Ok(_) => {
                 found = Some(listed);
                 break;
@@ -267,9 +273,9 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     }
     found.map(|listed| listed.path).ok_or_else(|| {
         let of = current.map_or(String::new(), |loop_id: LoopId| format!(" of {loop_id}"));
-        let dir = premises.backups.dir.display();
+        let dir = store_config.backups.dir.display();
         let failure = Failure::new(format!("no good backup{of} in {dir}"));
-        let others = others(premises, current);
+        let others = others(store_config, current);
         if others.is_empty() {
             return failure.hint("name a file: `tachikoma state restore FILE`");
         }
@@ -281,10 +287,10 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
 }
 
 /// Describes how to restore the newest valid backup of each other loop.
-fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
+fn others(store_config: &StoreConfig, current: Option<LoopId>) -> Vec<String> {
     let mut seen: Vec<LoopId> = current.into_iter().collect();
     let mut others = Vec::new();
-    for listed in backup::list(&premises.backups.dir, None).unwrap_or_default() {
+    for listed in backup::list(&store_config.backups.dir, None).unwrap_or_default() {
         if others.len() == OTHERS_MAX {
             break;
         }
@@ -292,10 +298,10 @@ fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
             continue;
         }
         if let Ok(Content { manifest, .. }) =
-            backup::read_through(&listed.path, &premises.encryption)
+            backup::read_through(&listed.path, &store_config.encryption)
         {
             seen.push(listed.loop_id);
-            let path = shown(premises, &listed.path);
+            let path = shown(store_config, &listed.path);
             let iteration = manifest.iteration;
             others.push(format!(
                 "`tachikoma state restore {path}` (iteration {iteration})"

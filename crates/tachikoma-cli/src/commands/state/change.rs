@@ -24,7 +24,7 @@ pub fn set(workspace: &Workspace, key: String, value: &str) -> Result<ExitCode, 
     })?;
     custom::check(&key, &value).map_err(|refusal| Failure::usage(refusal.to_string()))?;
     let working_dir = workspace.current_loop()?.working_dir;
-    let premises = workspace.premises(&working_dir)?;
+    let store_config = workspace.store_config(&working_dir)?;
     if let Some(socket) = live_socket(&working_dir) {
         let request = ControlRequest::Set {
             key: key.clone(),
@@ -37,7 +37,7 @@ pub fn set(workspace: &Workspace, key: String, value: &str) -> Result<ExitCode, 
             Err(error) => return Err(unreachable_runner(&error)),
         }
     }
-    let done = runtime()?.block_on(offline::set(&premises, key, value))?;
+    let done = runtime()?.block_on(offline::set(&store_config, key, value))?;
     if let Some(why) = done.unsaved {
         out::note(&format!("note: the snapshot is not up to date: {why}"));
     }
@@ -53,7 +53,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
         found => found,
     };
     let working_dir = found.ok_or_else(|| workspace.no_loop())?;
-    let premises = workspace.premises(&working_dir)?;
+    let store_config = workspace.store_config(&working_dir)?;
     refuse_live(&working_dir)?;
     if !purge {
         // Fails if there is no loop, before the user is asked for confirmation.
@@ -73,7 +73,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
         ));
     }
     if purge {
-        let purged = runtime()?.block_on(offline::purge(&premises))?;
+        let purged = runtime()?.block_on(offline::purge(&store_config))?;
         for path in &purged.left {
             out::note(&format!(
                 "note: not deleted, because Tachikoma did not create it: {}",
@@ -85,7 +85,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
         }
         out::line(&format!("deleted {} files", purged.files));
     } else {
-        let loop_id = runtime()?.block_on(offline::clear(&premises))?;
+        let loop_id = runtime()?.block_on(offline::clear(&store_config))?;
         out::line(&format!(
             "{loop_id} is archived; `tachikoma run` starts a new loop"
         ));

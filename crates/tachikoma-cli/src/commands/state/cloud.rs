@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::cloud::{self, Cloud, Copied, SendError};
-use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::offline::StoreConfig;
 use tachikoma_loop_runner::store::{StoreError, backup, loops};
 
 use crate::args::FromArgs;
@@ -144,7 +144,7 @@ fn failed(cloud: &Cloud, what: &str) -> Failure {
 /// Downloads a valid remote backup: the one with the given name, or the newest of a loop.
 pub fn fetch(
     workspace: &Workspace,
-    premises: &Premises,
+    store_config: &StoreConfig,
     from: &FromArgs,
     name: Option<&Path>,
 ) -> Result<Option<Fetched>, Failure> {
@@ -165,9 +165,9 @@ pub fn fetch(
                         .hint("`tachikoma state backups --from URL` lists the remote backups")
                 })?),
                 None => loops::current(
-                    &premises.working_dir,
-                    &premises.snapshot,
-                    &premises.encryption,
+                    &store_config.working_dir,
+                    &store_config.snapshot,
+                    &store_config.encryption,
                 )?,
             };
             let copies = copies(&cloud, wanted)?;
@@ -175,12 +175,12 @@ pub fn fetch(
             copies
         }
     };
-    let dir = &premises.backups.dir;
+    let dir = &store_config.backups.dir;
     let made = missing(dir);
     for copied in &candidates {
         let fetched = runtime()?.block_on(cloud.fetch(copied, dir));
         let why = match fetched.map(|path| Fetched::at(path, &made)) {
-            Ok(fetched) => match backup::read_through(&fetched.path, &premises.encryption) {
+            Ok(fetched) => match backup::read_through(&fetched.path, &store_config.encryption) {
                 Ok(_) => {
                     let mut fetched = named(fetched, dir, copied, &made);
                     if !copied.has_work {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::offline::StoreConfig;
 use tachikoma_loop_runner::store::layout;
 
 use super::show;
@@ -29,38 +29,44 @@ pub fn export(
 ) -> Result<ExitCode, Failure> {
     let current = workspace.current_loop()?;
     let loop_id = current.loop_id;
-    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
+    let store_config = workspace.store_config_for_reading(&current.working_dir, &current.root);
     match output {
-        None => to_stdout(&premises, loop_id)?,
+        None => to_stdout(&store_config, loop_id)?,
         Some(path) => {
-            let records = to_file(&premises, loop_id, path, force)?;
+            let records = to_file(&store_config, loop_id, path, force)?;
             out::line(&format!("{records} records are in {}", path.display()));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn to_stdout(premises: &Premises, loop_id: LoopId) -> Result<(), Failure> {
+fn to_stdout(store_config: &StoreConfig, loop_id: LoopId) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
-    match write(premises, loop_id, &mut out) {
+    match write(store_config, loop_id, &mut out) {
         Ok(_) => Ok(()),
         // A closed pipe (`| head`) is not an error.
         Err(Trouble::Write(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(trouble) => Err(trouble.told("standard output")),
+        Err(trouble) => Err(trouble.into_failure("standard output")),
     }
 }
 
 /// Writes a file atomically.
-fn to_file(premises: &Premises, loop_id: LoopId, path: &Path, force: bool) -> Result<u64, Failure> {
+fn to_file(
+    store_config: &StoreConfig,
+    loop_id: LoopId,
+    path: &Path,
+    force: bool,
+) -> Result<u64, Failure> {
     let shown = path.display().to_string();
-    let failed = |error: io::Error| Trouble::Write(error).told(&shown);
+    let failed = |error: io::Error| Trouble::Write(error).into_failure(&shown);
     if !force && path.symlink_metadata().is_ok() {
         return Err(exists(path));
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let file = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new("."))).map_err(failed)?;
     let mut out = BufWriter::new(file);
-    let records = write(premises, loop_id, &mut out).map_err(|trouble| trouble.told(&shown))?;
+    let records =
+        write(store_config, loop_id, &mut out).map_err(|trouble| trouble.into_failure(&shown))?;
     let file = out
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
@@ -88,7 +94,7 @@ enum Trouble {
 }
 
 impl Trouble {
-    fn told(self, target: &str) -> Failure {
+    fn into_failure(self, target: &str) -> Failure {
         match self {
             Self::Read(failure) => failure,
             Self::Write(error) => Failure::new(format!("write {target}: {error}"))
@@ -98,8 +104,12 @@ impl Trouble {
 }
 
 /// Writes a first line with the state, the records up to that state, and a last line. Returns the number of records.
-fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u64, Trouble> {
-    let snapshot = show::find(premises, loop_id)
+fn write(
+    store_config: &StoreConfig,
+    loop_id: LoopId,
+    out: &mut impl Write,
+) -> Result<u64, Trouble> {
+    let snapshot = show::find(store_config, loop_id)
         .map_err(Trouble::Read)?
         .snapshot;
     let until = snapshot.seq;
@@ -112,10 +122,10 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
     writeln!(out, "{}", out::harmless(&first.to_string())).map_err(Trouble::Write)?;
     let mut records = 0_u64;
     let mut written = Ok(());
-    let dir = layout::loop_dir(&premises.working_dir, loop_id);
+    let dir = layout::loop_dir(&store_config.working_dir, loop_id);
     let read = records::read(
         &dir,
-        &premises.encryption,
+        &store_config.encryption,
         tachikoma_core::Seq(0),
         |record| {
             // A running loop may append more records. The export ends at the state of the first line.

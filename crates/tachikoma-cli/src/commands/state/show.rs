@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use tachikoma_core::{LoopId, State, Status};
 use tachikoma_loop_runner::clock::Clock;
-use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::offline::StoreConfig;
 use tachikoma_loop_runner::store::recover::{self, Loss, Source};
 use tachikoma_loop_runner::store::snapshot::{self, Snapshot};
 use tachikoma_loop_runner::store::{layout, lock};
@@ -24,8 +24,8 @@ const SHOWN_CHARS_MAX: usize = 100;
 /// Prints the state of the current loop.
 pub fn show(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let current = workspace.current_loop()?;
-    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
-    let found = find(&premises, current.loop_id)?;
+    let store_config = workspace.store_config_for_reading(&current.working_dir, &current.root);
+    let found = find(&store_config, current.loop_id)?;
     if found.is_damaged {
         out::note(
             "note: some files are damaged, but not needed here; `tachikoma state verify` lists them",
@@ -38,7 +38,7 @@ pub fn show(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
         out::line(
             text(
                 &found,
-                &snapshot::place(&premises.snapshot, &premises.encryption),
+                &snapshot::place(&store_config.snapshot, &store_config.encryption),
                 live,
             )
             .trim_end(),
@@ -66,11 +66,11 @@ enum Saved {
 }
 
 /// Returns the state of a loop: from the snapshot if it is up to date, otherwise from the journal.
-pub fn find(premises: &Premises, loop_id: LoopId) -> Result<ShownState, Failure> {
-    let dir = layout::loop_dir(&premises.working_dir, loop_id);
+pub fn find(store_config: &StoreConfig, loop_id: LoopId) -> Result<ShownState, Failure> {
+    let dir = layout::loop_dir(&store_config.working_dir, loop_id);
     // The snapshot is read before the journal, which may grow in between and would make the snapshot look outdated.
-    let on_disk = snapshot::read(&premises.snapshot, &premises.encryption);
-    let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
+    let on_disk = snapshot::read(&store_config.snapshot, &store_config.encryption);
+    let found = recover::read(&dir, &store_config.copies(), loop_id, Loss::Refuse)?;
     let state = &found.state;
     let (saved, on_disk) = match on_disk {
         Ok(Some(on_disk)) if on_disk.loop_id != loop_id => {
@@ -86,7 +86,7 @@ pub fn find(premises: &Premises, loop_id: LoopId) -> Result<ShownState, Failure>
     };
     let snapshot = on_disk.unwrap_or_else(|| {
         let now = Clock::starting_after(state.time).now();
-        Snapshot::of(state, &premises.working_dir, now)
+        Snapshot::of(state, &store_config.working_dir, now)
     });
     Ok(ShownState {
         snapshot,

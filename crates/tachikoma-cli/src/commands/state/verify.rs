@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tachikoma_loop_runner::admin::verify::{Checked, Kind, Verdict, verify as look};
-use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::offline::StoreConfig;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::{layout, lock, loops};
 
@@ -20,11 +20,11 @@ pub fn verify(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     };
     let current = workspace.loop_in(working_dir.clone())?;
     let root = current.map_or_else(|| working_dir.clone(), |current| current.root);
-    let premises = workspace.premises_to_look_at(&working_dir, &root);
+    let store_config = workspace.store_config_for_reading(&working_dir, &root);
     let mut objects = Vec::new();
     let (mut all, mut wrong) = (0_usize, 0_usize);
     let is_live = || lock::is_held(&working_dir);
-    look(&premises, is_live, |checked| {
+    look(&store_config, is_live, |checked| {
         all += 1;
         wrong += usize::from(checked.verdict == Verdict::Wrong);
         if json {
@@ -41,7 +41,7 @@ pub fn verify(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let what = format!("{wrong} of {all} objects are damaged");
-    Err(Failure::new(what).hint(next_step(&premises)))
+    Err(Failure::new(what).hint(next_step(&store_config)))
 }
 
 fn line(working_dir: &Path, checked: &Checked) -> String {
@@ -66,18 +66,18 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
 }
 
 /// Describes what the damage means for the current loop.
-fn next_step(premises: &Premises) -> String {
+fn next_step(store_config: &StoreConfig) -> String {
     let spared = "nothing was changed; the current loop does not need the damaged files: `tachikoma run` continues it";
     let Ok(Some(loop_id)) = loops::current(
-        &premises.working_dir,
-        &premises.snapshot,
-        &premises.encryption,
+        &store_config.working_dir,
+        &store_config.snapshot,
+        &store_config.encryption,
     ) else {
         return "nothing was changed; no loop is unfinished, and `tachikoma run` starts a new one"
             .to_owned();
     };
-    let dir = layout::loop_dir(&premises.working_dir, loop_id);
-    match recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse) {
+    let dir = layout::loop_dir(&store_config.working_dir, loop_id);
+    match recover::read(&dir, &store_config.copies(), loop_id, Loss::Refuse) {
         Ok(_) => spared.to_owned(),
         Err(error) => Failure::from(error)
             .hint

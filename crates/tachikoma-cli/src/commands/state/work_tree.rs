@@ -5,7 +5,7 @@ use std::path::Path;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::git::rollback::some;
 use tachikoma_loop_runner::offline::{
-    self, InTheWay, Merge, Premises, Unpacked, copied_ref, restored_head,
+    self, InTheWay, Merge, StoreConfig, Unpacked, copied_ref, restored_head,
 };
 use tachikoma_loop_runner::worktree;
 
@@ -26,12 +26,12 @@ const GOES_ON: &str = "`tachikoma run` continues";
 /// # Errors
 /// The backup contains work that cannot be unpacked.
 pub fn bring(
-    premises: &Premises,
+    store_config: &StoreConfig,
     (loop_id, iteration): (LoopId, u32),
     bundle: Option<&Path>,
     fetched: Option<&Fetched>,
 ) -> Result<String, Failure> {
-    let has_repository = worktree::may_be_in_a_repository(&premises.working_dir);
+    let has_repository = worktree::may_be_in_a_repository(&store_config.working_dir);
     let Some(bundle) = bundle else {
         let what = match fetched {
             Some(fetched) if !has_repository => without(fetched),
@@ -44,7 +44,7 @@ pub fn bring(
         let _ = std::fs::remove_file(bundle);
         return Ok(format!("{UNCHANGED}; {GOES_ON}"));
     }
-    match offline::unpack(premises, loop_id, iteration, bundle) {
+    match offline::unpack(store_config, loop_id, iteration, bundle) {
         Ok(Unpacked::Made {
             on,
             from_snapshot,
@@ -75,7 +75,7 @@ pub fn bring(
             let what = format!("the work tree was not restored: {error}");
             let hint = format!(
                 "the commits are in a bundle for `git clone` and `git fetch`: {}; get them before `tachikoma run`",
-                shown(premises, bundle)
+                shown(store_config, bundle)
             );
             Err(Failure::new(sanitise(&what).into_owned()).hint(sanitise(&hint).into_owned()))
         }

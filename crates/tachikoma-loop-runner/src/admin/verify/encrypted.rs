@@ -6,18 +6,22 @@ use std::path::Path;
 use tachikoma_fs::safe_read;
 
 use super::{Checked, Kind, Verdict};
-use crate::loop_files::Premises;
+use crate::loop_files::StoreConfig;
 use crate::session::transcripts;
 use crate::store::checked_line::{self, Remainder};
 use crate::store::encryption::is_encrypted;
 use crate::store::{backup, checkpoints, encryption, journal, layout, snapshot};
 
 /// Checks all encrypted files without their key. `why` is the reason why there is no key.
-pub(super) fn check_all(premises: &Premises, why: &io::Error, each: &mut impl FnMut(Checked)) {
-    for path in snapshot::all_places(&premises.snapshot) {
+pub(super) fn check_all(
+    store_config: &StoreConfig,
+    why: &io::Error,
+    each: &mut impl FnMut(Checked),
+) {
+    for path in snapshot::all_places(&store_config.snapshot) {
         one(Kind::Snapshot, &path, why, each);
     }
-    let loops = std::fs::read_dir(layout::loops_dir(&premises.working_dir));
+    let loops = std::fs::read_dir(layout::loops_dir(&store_config.working_dir));
     for dir in loops.into_iter().flatten().flatten() {
         let dir = dir.path();
         let segments = journal::segments(&dir).unwrap_or_default();
@@ -25,7 +29,12 @@ pub(super) fn check_all(premises: &Premises, why: &io::Error, each: &mut impl Fn
             one(Kind::Journal, &path, why, each);
         }
         let name = dir.file_name().unwrap_or_default();
-        texts(Kind::Transcripts, &premises.state_dir.join(name), why, each);
+        texts(
+            Kind::Transcripts,
+            &store_config.state_dir.join(name),
+            why,
+            each,
+        );
         texts(Kind::Gates, &layout::gates_dir(&dir), why, each);
         let hand_offs = checkpoints::list(&dir).unwrap_or_default();
         for session in hand_offs {
@@ -33,7 +42,7 @@ pub(super) fn check_all(premises: &Premises, why: &io::Error, each: &mut impl Fn
             one(Kind::Checkpoints, &path, why, each);
         }
     }
-    let backups = backup::list(&premises.backups.dir, None).unwrap_or_default();
+    let backups = backup::list(&store_config.backups.dir, None).unwrap_or_default();
     for listed in backups {
         one(Kind::Backup, &listed.path, why, each);
     }

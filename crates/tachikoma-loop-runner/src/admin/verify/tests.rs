@@ -18,7 +18,7 @@ use crate::store::snapshot::Packing;
 
 struct Place {
     dir: tempfile::TempDir,
-    premises: Premises,
+    store_config: StoreConfig,
     state: State,
 }
 
@@ -36,7 +36,7 @@ impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let working_dir = dir.path().join("w");
-        let premises = Premises {
+        let store_config = StoreConfig {
             encryption: Encryption::plain(),
             snapshot: working_dir.join(".ralph/state.json"),
             backups: Backups {
@@ -55,7 +55,7 @@ impl Place {
             working_dir,
         };
         let loop_id = LoopId::from_u128(1);
-        let path = layout::loop_dir(&premises.working_dir, loop_id);
+        let path = layout::loop_dir(&store_config.working_dir, loop_id);
         let now = Timestamp::from_millis(1_000);
         let (mut journal, mut state) =
             Journal::create(&path, loop_id, now, &Encryption::plain()).unwrap();
@@ -63,9 +63,9 @@ impl Place {
             write(&mut journal, &mut state, "some words");
             write(&mut journal, &mut state, "more words");
             if segment == 2 {
-                Snapshot::of(&state, &premises.working_dir, now)
+                Snapshot::of(&state, &store_config.working_dir, now)
                     .write(
-                        &premises.snapshot,
+                        &store_config.snapshot,
                         Packing::Plain,
                         Durability::Synced,
                         &Encryption::plain(),
@@ -83,7 +83,7 @@ impl Place {
             &canceled,
         )
         .unwrap();
-        let transcripts = premises.state_dir.join(loop_id.to_string());
+        let transcripts = store_config.state_dir.join(loop_id.to_string());
         fs::create_dir_all(&transcripts).unwrap();
         fs::write(transcripts.join("000001.1.log"), "words of the agent\n").unwrap();
         compressed::replace(
@@ -95,18 +95,18 @@ impl Place {
         fs::write(transcripts.join("000002.1.log"), "plain\n").unwrap();
         Self {
             dir,
-            premises,
+            store_config,
             state,
         }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        layout::loop_dir(&self.premises.working_dir, self.state.loop_id).join(name)
+        layout::loop_dir(&self.store_config.working_dir, self.state.loop_id).join(name)
     }
 
     fn verify(&self) -> Vec<Checked> {
         let mut all = Vec::new();
-        verify(&self.premises, || false, |checked| all.push(checked)).unwrap();
+        verify(&self.store_config, || false, |checked| all.push(checked)).unwrap();
         all
     }
 
@@ -156,7 +156,7 @@ fn plain(path: &Path) -> Option<Vec<u8>> {
 fn verify_finds_flipped_bytes_in_every_kind_of_file() {
     let place = Place::new();
     let transcript = place
-        .premises
+        .store_config
         .state_dir
         .join(place.state.loop_id.to_string())
         .join("000001.1.log.zst");
@@ -164,7 +164,7 @@ fn verify_finds_flipped_bytes_in_every_kind_of_file() {
         place.path("journal-0001.jsonl.zst"),
         place.path("journal-0002.jsonl"),
         place.path("journal-0003.jsonl"),
-        place.premises.snapshot.clone(),
+        place.store_config.snapshot.clone(),
         transcript,
     ] {
         let good = fs::read(&path).unwrap();
@@ -194,13 +194,13 @@ fn verify_finds_flipped_bytes_in_every_kind_of_file() {
 #[test]
 fn a_snapshot_that_differs_from_its_records_is_damaged() {
     let place = Place::new();
-    let found = snapshot::read(&place.premises.snapshot, &Encryption::plain())
+    let found = snapshot::read(&place.store_config.snapshot, &Encryption::plain())
         .unwrap()
         .unwrap();
     let mut lie = found.clone();
     lie.state.iteration = 7;
     lie.write(
-        &place.premises.snapshot,
+        &place.store_config.snapshot,
         Packing::Plain,
         Durability::Lazy,
         &Encryption::plain(),
@@ -213,7 +213,7 @@ fn a_snapshot_that_differs_from_its_records_is_damaged() {
     ahead.seq.0 = 10;
     ahead
         .write(
-            &place.premises.snapshot,
+            &place.store_config.snapshot,
             Packing::Plain,
             Durability::Lazy,
             &Encryption::plain(),
@@ -288,11 +288,11 @@ fn an_incomplete_last_line_is_damage_only_in_a_closed_segment() {
 #[test]
 fn verify_checks_archived_loops_and_their_snapshots() {
     let place = Place::new();
-    let Premises {
+    let StoreConfig {
         working_dir,
         snapshot,
         ..
-    } = &place.premises;
+    } = &place.store_config;
     archive(
         working_dir,
         place.state.loop_id,
@@ -326,13 +326,13 @@ fn temporary_damage_of_a_running_loop_is_not_reported() {
     let count = |wrong: &mut u32, checked: &Checked| {
         *wrong += u32::from(checked.verdict == Verdict::Wrong);
     };
-    verify(&place.premises, || true, |one| count(&mut wrong, &one)).unwrap();
+    verify(&place.store_config, || true, |one| count(&mut wrong, &one)).unwrap();
     assert_eq!(wrong, 1);
     let mends = || {
         fs::write(&path, &good).unwrap();
         true
     };
     wrong = 0;
-    verify(&place.premises, mends, |one| count(&mut wrong, &one)).unwrap();
+    verify(&place.store_config, mends, |one| count(&mut wrong, &one)).unwrap();
     assert_eq!(wrong, 0);
 }
