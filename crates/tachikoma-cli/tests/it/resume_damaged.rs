@@ -61,7 +61,7 @@ fn check_goes_on_from_snapshot(hurt: impl Fn(&Scratch)) -> String {
 #[test]
 fn an_empty_journal_is_replaced_by_the_snapshot() {
     let told = check_goes_on_from_snapshot(|scratch| {
-        fs::write(journal(scratch), "").expect("the test owns this file")
+        fs::write(journal(scratch), "").expect("the test owns this file");
     });
     assert_snapshot!(told, @"
     exit: 3
