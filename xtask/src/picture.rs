@@ -36,7 +36,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     std::fs::write(&path, svg(&lines)).map_err(|error| format!("write {}: {error}", path.display()))
 }
 
-/// Draws lines of text like a terminal.
+/// Returns an SVG image of a terminal that shows these lines.
 fn svg(lines: &[&str]) -> String {
     let columns = lines
         .iter()

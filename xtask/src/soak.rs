@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soak_has_its_own_rounds_and_others_in_the_sample() {
+    fn rounds_depend_on_the_soak_and_the_sample_option() {
         let wanted = |words: &[&str], name: &str| {
             let row = SOAKS.iter().find(|row| row.name == name);
             SoakArgs::parse(words)

@@ -328,7 +328,7 @@ pub struct PlanItem {
     pub status: String,
 }
 
-/// A request that is retried.
+/// A failed request to the model's service that the agent retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// The number of the failed attempt, from 1.

@@ -72,7 +72,7 @@ impl<'a> Turn<'a> {
         self.resume.filter(|id| is_conversation_id(id))
     }
 
-    /// Returns the prompt as a line for the agent's stdin.
+    /// Returns the prompt as a message to the agent.
     fn message(&self) -> Message<'a> {
         Message::Prompt {
             text: self.prompt,

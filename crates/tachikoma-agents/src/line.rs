@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn long_line_keeps_its_head_and_counts_the_rest() {
+    fn long_line_is_truncated_and_omitted_bytes_are_counted() {
         assert_eq!(
             texts(4, b"123456\n1234\r\n12345\r\n"),
             vec![

@@ -70,7 +70,7 @@ pub struct Counts {
     pub tool_calls: u64,
     /// Number of tool calls that failed.
     pub tool_failures: u64,
-    /// Tool calls that were not permitted.
+    /// Number of tool calls that were not permitted.
     pub permission_denials: u64,
     /// Number of requests that were retried.
     pub retries: u64,

@@ -56,7 +56,7 @@ impl Trust {
         }
     }
 
-    /// Returns the checks for settings that are reloaded during a run: no question is asked, and `--trust` only covers what it covered
+    /// Returns the checks for settings that are reloaded during a run: the user is not asked, and `--trust` only covers what it covered
     /// at the start.
     pub fn for_reload(&self) -> Self {
         Self {

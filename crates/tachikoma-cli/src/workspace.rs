@@ -348,7 +348,7 @@ impl Workspace {
         }
     }
 
-    /// Returns the user's state directory on this machine; `None` if the environment names none.
+    /// Returns the user's state directory on this machine; `None` if neither `XDG_STATE_HOME` nor `HOME` has an absolute path.
     pub fn state_dir(&self) -> Option<PathBuf> {
         let state = absolute("XDG_STATE_HOME")
             .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))?;

@@ -14,7 +14,7 @@ use crate::proxies::Proxies;
 /// Maximum size of a credentials file. It has a few hundred bytes for each profile.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Settings of a profile that get its keys from another service. They are not supported.
+/// Settings that make a profile get its keys from another service. Such profiles are rejected.
 const ELSEWHERE: [&str; 5] = [
     "role_arn",
     "source_profile",

@@ -14,10 +14,10 @@ use crate::object::{LISTED_MAX, Object, Put, part, same, too_many};
 /// Mode of stored files: only the owner can read them. They have the content of local backups, which are private too.
 const MODE: u32 = 0o600;
 
-/// Age of a temporary file after which it was left by a killed writer. A running writer writes more often.
+/// Age after which a temporary file is a leftover of a killed writer. A running writer writes more often.
 const STALE: Duration = Duration::from_hours(1);
 
-/// Puts a file into a directory. Blocks the thread.
+/// Copies a file into the directory of a store, without overwriting. Blocks the thread.
 ///
 /// # Errors
 /// A file cannot be read or written, or its content does not match `digest`. The temporary file is deleted.
@@ -36,7 +36,7 @@ pub(crate) fn put(
     let staged = staged(&path);
     let put = write(&staged, file, from, digest, name)
         .and_then(|()| place(&staged, &path).map_err(CloudError::io("create", &path)));
-    // The temporary file was renamed already, or is useless after an error.
+    // After a link the temporary file is no longer needed, and after an error it is useless.
     let _ = std::fs::remove_file(&staged);
     let put = put?;
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
@@ -44,7 +44,7 @@ pub(crate) fn put(
     Ok(put)
 }
 
-/// Lists the files of a directory. Blocks the thread.
+/// Lists the files in the directory of a store, without temporary files. Blocks the thread.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -135,7 +135,7 @@ fn place(staged: &Path, path: &Path) -> io::Result<Put> {
     match std::fs::hard_link(staged, path) {
         Ok(()) => Ok(Put::Created),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Put::WasThere),
-        // The file system does not support links. The name contains the digest, so a file with this name has the same content.
+        // Hard links may not be supported. A file that the rename replaces has the same digest in its name, so the same content.
         Err(_) if std::fs::symlink_metadata(path).is_err() => {
             std::fs::rename(staged, path).map(|()| Put::Created)
         }

@@ -1,4 +1,4 @@
-//! Why a store could not be used. The messages contain no secrets.
+//! Errors of operations on a store. The messages contain no secrets.
 
 use std::error::Error as _;
 use std::io;
@@ -39,7 +39,7 @@ pub enum CloudError {
         /// Name of the object.
         what: String,
     },
-    /// The store did not answer, or not correctly.
+    /// The store did not answer, or its answer was not valid. A retry may help.
     #[error("{store}: {words}")]
     Failed {
         /// Address of the store.
@@ -54,7 +54,7 @@ pub enum CloudError {
         store: String,
         /// Name of the object.
         name: String,
-        /// The size of the object in the store.
+        /// The size of the object in the store, in bytes.
         there: u64,
         /// The size of the local file in bytes.
         ours: u64,
@@ -144,7 +144,7 @@ impl CloudError {
             | object_store::Error::NotFound { .. }
             | object_store::Error::NotSupported { .. }
             | object_store::Error::InvalidPath { .. } => Self::Refused { store, words },
-            // Later versions of the library may add kinds of errors.
+            // The library may add kinds of errors in later versions. An unknown error may be temporary, so the caller retries.
             _ => Self::Failed { store, words },
         }
     }

@@ -45,7 +45,7 @@ fn parse(text: &str) -> Result<(Url, Kind), CloudError> {
     // This check comes first, so that no other message contains the password.
     if !url.username().is_empty() || url.password().is_some() {
         return wrong(
-            "it must not hold a user or a password; credentials come from the environment or from `~/.aws/credentials`",
+            "it must not contain a user name or a password; credentials come from the environment or from `~/.aws/credentials`",
         );
     }
     if url.query().is_some() || url.fragment().is_some() {
@@ -62,7 +62,7 @@ fn parse(text: &str) -> Result<(Url, Kind), CloudError> {
         }
     };
     match (kind, url.host_str().is_some_and(|host| !host.is_empty())) {
-        (Kind::S3 | Kind::Unproven, false) => wrong("it names no bucket"),
+        (Kind::S3 | Kind::Unproven, false) => wrong("it does not name a bucket"),
         (Kind::Directory, true) => {
             wrong("a directory is written `file:///directory`, with three slashes")
         }
@@ -179,11 +179,14 @@ mod tests {
             ("https://bucket.s3.amazonaws.com/x", "it must begin with"),
             (
                 "s3://id:hunter2@bucket/x",
-                "it must not hold a user or a password",
+                "it must not contain a user name or a password",
             ),
-            ("s3://id@bucket/x", "it must not hold a user or a password"),
+            (
+                "s3://id@bucket/x",
+                "it must not contain a user name or a password",
+            ),
             ("s3://bucket/x?key=hunter2", "a query (`?`)"),
-            ("s3:///x", "it names no bucket"),
+            ("s3:///x", "it does not name a bucket"),
             ("file://tmp/x", "with three slashes"),
         ] {
             let error = check(url).unwrap_err().to_string();

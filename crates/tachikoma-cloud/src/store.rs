@@ -189,7 +189,7 @@ impl Store {
         }
     }
 
-    /// Returns the error for a panic on another thread.
+    /// Returns the error for a panic of a blocking task.
     fn broken(&self, error: &tokio::task::JoinError) -> CloudError {
         CloudError::Failed {
             store: self.shown.clone(),

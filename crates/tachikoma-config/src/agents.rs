@@ -70,7 +70,7 @@ impl fmt::Display for AgentName {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentChoice {
-    /// The agent of the loop.
+    /// Name of the agent that the loop runs.
     pub name: AgentName,
     /// Agents to use, in this order, when a usage limit is reached.
     pub fallback: Vec<AgentName>,

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_variables_and_flags_need_no_agreement() {
+    fn settings_from_environment_variables_and_flags_do_not_need_the_users_agreement() {
         let mut layers = crate::Layers::new();
         layers.variables([("TACHIKOMA_SESSION__CLAUDE_COMMAND".into(), "x".into())]);
         layers.set(

@@ -131,7 +131,7 @@ fn is_bare(c: char) -> bool {
 pub(super) enum Place {
     /// A table of known keys.
     Table,
-    /// A table with keys that the user chooses.
+    /// A table in which the user chooses the names of the keys, such as `env`.
     OpenTable,
     /// A single value.
     Value,

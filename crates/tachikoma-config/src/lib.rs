@@ -67,7 +67,7 @@ pub struct Settings {
     pub context_redline_percent: Percent,
     /// Ask the operator before the first iteration and after each iteration.
     pub attended_mode: bool,
-    /// Time to wait for an answer of the operator. The loop pauses after it. 0 = no limit.
+    /// Time to wait for the operator's answer. The loop pauses when it is over. 0 = no limit.
     pub question_timeout: HumanDuration,
     /// When the loop ends by itself.
     pub stop_conditions: StopConditions,
@@ -79,7 +79,7 @@ pub struct Settings {
     pub reboot: RebootSettings,
     /// The snapshot of the loop and its backups.
     pub state: StateSettings,
-    /// What is committed, and how.
+    /// Automatic commits, and the files that are never committed.
     pub git: GitSettings,
     /// Which agent the loop runs.
     pub agent: AgentChoice,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{ContextSettings, GitSettings, SessionSettings, Settings, keys, loaded};
 
-/// Reloaded settings of a running loop.
+/// Result of reloading the settings of a running loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Live {
     /// The settings that are used from now on.
@@ -79,7 +79,7 @@ mod tests {
     use crate::{AgentName, HumanDuration};
 
     #[test]
-    fn reload_lists_changed_keys_that_apply_with_the_next_run() {
+    fn reload_lists_changed_keys_that_take_effect_only_in_the_next_run() {
         let old = Settings::default();
         let mut new = old.clone();
         new.iteration_delay = HumanDuration::from_secs(1);

@@ -264,7 +264,7 @@ fn encryption(settings: &Settings, broken: &mut BrokenRules) {
         if key.parse::<age::x25519::Recipient>().is_err() {
             broken.add_key(
                 "state.encrypt_recipients",
-                format!(": `{key}` is not a public key of age"),
+                format!(": `{key}` is not an age public key"),
                 "a public key starts with `age1`; `age-keygen -y FILE` prints the one of an identity file",
             );
         }

@@ -287,7 +287,7 @@ impl Default for StateSettings {
     }
 }
 
-/// What is committed, and how.
+/// Automatic commits, and the files that are never committed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GitSettings {
@@ -297,7 +297,7 @@ pub struct GitSettings {
     pub commit_on_failure: bool,
     /// Commit message. `{iteration}`, `{status}`, `{context}`, `{session}` and `{loop}` are replaced; `{{` and `}}` are literal braces.
     pub commit_message: String,
-    /// Files that are never committed, stored in snapshots or rolled back. A pattern without a slash matches a name in any directory, one with a slash a path below any directory.
+    /// Files never committed, stored in snapshots or rolled back. A pattern matches in any directory unless it begins with a slash.
     pub protected: Vec<String>,
     /// Do not commit or store new files above this size. 0 = no limit.
     pub max_file_bytes: u64,

@@ -91,7 +91,7 @@ fn settings_round_trip_through_json_and_toml() {
 
 /// Each block of the file is a configuration (TOML lines start with `> `, variables with `$ `) and the expected messages.
 #[test]
-fn problems_are_reported_with_place_and_hint() {
+fn problems_are_reported_with_their_position_and_a_hint() {
     for block in PROBLEMS.trim_end().split("\n\n") {
         let marked = |mark| {
             block

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_commit_messages_are_rejected() {
+    fn invalid_commit_message_templates_are_rejected() {
         assert_eq!(refused("a {iter}"), "`{iter}` is not a placeholder");
         assert_eq!(refused("a {}"), "`{}` is not a placeholder");
         assert_eq!(

@@ -66,7 +66,7 @@ pub struct Check {
     pub stage: CheckStage,
     /// Deadline of the check; `None` = no deadline.
     pub until: Option<Timestamp>,
-    /// The wait that is due after the check.
+    /// The wait that is due after the check; `None` without a wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
 }

@@ -293,7 +293,7 @@ pub enum LoopEvent {
         /// Files that the loop changed and that are not committed.
         uncommitted: u32,
     },
-    /// A survey of the work tree and a commit began.
+    /// A survey of the work tree began. A commit follows, unless the autocommit only surveys.
     #[serde(rename = "keep_started")]
     AutocommitStarted(Autocommit),
     /// The commit was canceled, and ends soon.

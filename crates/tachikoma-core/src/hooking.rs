@@ -39,14 +39,14 @@ pub enum HookPoint {
     LimitWait,
 }
 
-/// Who waits for the hooks of a point.
+/// Whether the loop or a reboot waits for the hooks of a hook point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
-    /// The loop waits for them.
+    /// The loop waits for the hooks.
     Blocking,
-    /// A reboot waits for them.
+    /// A reboot waits for the hooks.
     Reboot,
-    /// The loop does not wait: they run in the background.
+    /// The hooks run in the background. The loop does not wait for them.
     Background,
 }
 

@@ -231,7 +231,7 @@ pub struct TurnEnd {
 }
 
 impl TurnEnd {
-    /// Returns the end as the journal stores it: without the agent's text, and without the stop pattern, which has an event of its own.
+    /// Returns the end of the turn for the journal, without the agent's text and the stop pattern. The pattern has its own event.
     pub(crate) fn as_recorded(&self) -> Self {
         Self {
             text: String::new(),

@@ -13,19 +13,19 @@ pub const MESSAGES_MAX: usize = 20;
 /// Number of iterations for which a "no" postpones a reboot. A context that is full ends that earlier.
 pub const PUT_OFF_ITERATIONS: u32 = 5;
 
-/// Timeout of a rollback of the work tree. The worker that does it has shorter timeouts for each part, so that a worker without
-/// an answer by then hangs.
+/// Timeout of a rollback of the work tree. The worker that does it has shorter timeouts for each part, so a worker that has not
+/// answered by then hangs.
 pub(crate) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1500);
 
-/// What a question is about.
+/// The subject of a question to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QuestionKind {
-    /// Whether the next iteration may begin.
+    /// The loop asks whether the next iteration may begin.
     BeforeIteration,
-    /// What to do after an iteration.
+    /// The loop asks what to do after an iteration.
     AfterIteration,
-    /// Whether the session is replaced.
+    /// The loop asks whether a new session may replace the current one.
     ConfirmReboot,
 }
 

@@ -130,7 +130,7 @@ pub struct Work {
     /// The last sample that found the silent agent busy; `None` after output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<Busy>,
-    /// When the agent closed its output while its process still ran; `None` if it did not.
+    /// Time when the agent closed its output while its process still ran; `None` if it has not closed it.
     #[serde(default)]
     pub stream_ended: Option<Timestamp>,
     /// Running tool calls, by the agent's id.

@@ -124,7 +124,7 @@ impl Stepper<'_> {
         self.step.records.push(record);
     }
 
-    /// Adds a reason to the next record.
+    /// Adds a reason for a decision. The next record stores it.
     fn because(&mut self, reason: String) {
         self.reasons.push(reason);
     }

@@ -64,7 +64,7 @@ fn write_to(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMar
     Ok(FileMark::from(&there))
 }
 
-/// Maximum number of different copies that are kept beside one file with the same suffix.
+/// Maximum number of different copies of one file that [`keep_beside`] creates with the same suffix.
 const COPIES_MAX: u32 = 100;
 
 /// Copies a file to the same directory, with `suffix` after its name. An existing file is not overwritten: if its content differs,
@@ -123,7 +123,7 @@ pub fn copy_new(from: &Path, to: &Path) -> Result<(), FsError> {
     copied
 }
 
-/// Identifies a version of a file without reading it, by device, inode, size and time of the last change.
+/// Identifies a version of a file without reading it, by device, inode, size and modification time.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileMark(u64, u64, u64, (i64, i64));
 
@@ -158,7 +158,7 @@ pub fn remove_remains(path: &Path) {
     let entries = path.parent().and_then(|dir| std::fs::read_dir(dir).ok());
     for entry in entries.into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_temporary) {
-            // A leftover file is small and harmless.
+            // An error is ignored, because a leftover file is small and harmless.
             let _ = std::fs::remove_file(entry.path());
         }
     }

@@ -1,4 +1,4 @@
-//! Files that are atomic, synced and safe from symbolic links, and the checks of who owns them. Knows nothing of loops.
+//! Writes files atomically and synced, does not follow symbolic links, and checks owners of files. Knows nothing of loops.
 
 pub mod atomic_file;
 pub mod lock_file;
@@ -26,7 +26,7 @@ pub enum FsError {
     /// An operation on a file failed.
     #[error("{action} {}", path.display())]
     Io {
-        /// Name of the operation.
+        /// The operation that failed, as a verb such as `open`.
         action: &'static str,
         /// Path of the file or directory.
         path: PathBuf,

@@ -62,7 +62,7 @@ pub fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), FsError> {
     sync_dir(&dir)
 }
 
-/// Copies the bytes of a file after the first `len` bytes into the quarantine of the working directory.
+/// Copies a file without its first `len` bytes into the quarantine of the working directory.
 pub fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(), FsError> {
     let mut source = private()
         .read(true)
@@ -83,7 +83,7 @@ pub fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(), FsErro
     sync_dir(&dir)
 }
 
-/// A file or directory in quarantine.
+/// A file or directory that was moved to the quarantine.
 struct Thing {
     /// Time when the file was moved to the quarantine, and its number among files of the same name. Together they define the order.
     came: ((i64, i64), u32),
@@ -155,7 +155,7 @@ fn things(dir: &Path) -> Vec<Thing> {
     entries.filter_map(thing).collect()
 }
 
-/// Returns the number at the end of a file name in quarantine; `None` if it has none.
+/// Returns the number at the end of a file name in quarantine, as 2 in `state.json.2`; `None` without a number.
 pub fn number_of(name: &str) -> Option<u32> {
     let (_, number) = name.rsplit_once('.')?;
     number.parse().ok()
@@ -236,7 +236,7 @@ fn free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
 mod tests {
     use super::*;
 
-    /// Creates a sparse file of the given size in quarantine.
+    /// Creates a sparse file of the given size and moves it to the quarantine. Returns its path there.
     fn put(working_dir: &Path, bytes: u64) -> PathBuf {
         let path = working_dir.join("thing");
         let file = std::fs::File::create(&path).unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn file_at_the_path_of_the_quarantine_is_renamed() {
+    fn file_at_the_path_of_the_quarantine_directory_is_renamed() {
         let place = tempfile::tempdir().unwrap();
         let ralph = place.path().join(RALPH_DIR);
         std::fs::create_dir(&ralph).unwrap();

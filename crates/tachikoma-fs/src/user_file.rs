@@ -27,7 +27,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads an open file up to one byte more than `bytes_max`.
+/// Reads up to one byte more than `bytes_max` from an open file, so that the caller can detect that it is too large.
 pub fn read_head(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1))

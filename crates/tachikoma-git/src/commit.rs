@@ -138,7 +138,7 @@ fn drop_refused(
     files.retain(|path| !refused.contains(path));
     let names: Vec<&RepoPath> = refused.iter().collect();
     tracker.warnings.pending.push(format!(
-        "not committed, because git refuses it now (ignored, or in a nested repository): {}",
+        "not committed, because git refuses them now (ignored, or in a nested repository): {}",
         list(&names)
     ));
     tracker.forget_work_tree()?;

@@ -335,7 +335,7 @@ pub fn ignored<'a>(
 ) -> Result<BTreeSet<RepoPath>, GitError> {
     let mut asked = Vec::new();
     for path in paths {
-        // The command has no option for literal paths, but a path that starts with `./` is never a pattern.
+        // This git command has no option for literal paths, but git never treats a path that starts with `./` as a pattern.
         asked.extend_from_slice(HERE);
         asked.extend_from_slice(path);
         asked.push(0);

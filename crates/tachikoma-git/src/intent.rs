@@ -129,7 +129,7 @@ fn displaced(users: &[u8], new: &BTreeSet<RepoPath>) -> Vec<Displaced> {
         .collect()
 }
 
-/// Returns whether one path is a parent directory of the other.
+/// Returns whether one path is an ancestor directory of the other, so that both cannot be files in one index.
 fn exclude_each_other(one: &RepoPath, other: &RepoPath) -> bool {
     let is_above = |above: &RepoPath, below: &RepoPath| {
         ancestors(below.bytes()).any(|dir| dir == above.bytes())

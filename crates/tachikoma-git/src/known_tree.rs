@@ -12,7 +12,7 @@ use super::program::{CancelToken, GitError};
 #[cfg(not(test))]
 const NEW_BYTES_MAX: u64 = 1 << 30;
 
-/// Lower limit of new files for tests, in bytes.
+/// The same limit in tests, where it is lower.
 #[cfg(test)]
 const NEW_BYTES_MAX: u64 = 64 << 10;
 

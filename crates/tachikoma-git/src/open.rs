@@ -94,7 +94,7 @@ pub fn begin(
         warnings: Warnings::default(),
         refs: SnapshotRefs::default(),
     });
-    // The undo fails if another git process holds the lock. Then the next runner or the next failed commit tries again.
+    // This fails if another git process holds the lock of the user's index. The next runner or the next failed commit tries again.
     let _ = undo_intent_to_add(&mut tracker, cancel);
     let mut survey = tracker.survey(owner, cancel)?;
     survey.warnings.splice(0..0, warnings);

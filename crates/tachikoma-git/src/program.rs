@@ -207,7 +207,7 @@ impl Git {
         }
     }
 
-    /// Marks git processes as processes of a loop, and removes the variables `hidden` from their environment.
+    /// Marks git processes as processes of a loop, and removes the environment variables in `hidden` from them.
     #[must_use]
     pub fn of_loop(mut self, loop_id: LoopId, hidden: Vec<OsString>) -> Self {
         self.marker = Some(loop_id.to_string());
@@ -413,7 +413,7 @@ impl<'a> GitCommand<'a> {
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
 
-    /// Returns the error for an unsuccessful run.
+    /// Returns the error for a git command that exited unsuccessfully.
     #[must_use]
     pub fn failure(&self, output: &Output) -> GitError {
         GitError::Failed {

@@ -19,7 +19,7 @@ const LOOKED_AT_MAX: usize = 4000;
 /// First entry of `git status --branch` when no branch is checked out. A branch cannot have such a name.
 const DETACHED: &[u8] = b"## HEAD (no branch)";
 
-/// State of the repository of a working directory.
+/// State of the git repository that contains a working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositoryState {
     /// The top of the work tree.
@@ -30,7 +30,7 @@ pub struct RepositoryState {
     pub detached: bool,
     /// Git's message if the user has no identity for commits; `None` if there is one or the loop does not commit.
     pub no_identity: Option<String>,
-    /// The file that marks an incomplete restore; `None` if there is none.
+    /// Path of the file that marks an incomplete restore; `None` if no restore is incomplete.
     pub half_restored: Option<PathBuf>,
 }
 

@@ -40,13 +40,13 @@ const ORDERS_MAX: usize = 16;
 /// Time limit for aborting the running turn when the bridge exits. The server needs up to 1.2 s, or longer on a busy machine.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often the request for a hand-off is repeated after the server died. The loop limits the total time.
+/// Maximum number of times that a request for a hand-off is sent again after the server died. The loop limits the total time.
 const RECOVERIES_MAX: u32 = 3;
 
 /// Settings of a bridge.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the bridge finds its server.
+    /// How the bridge finds the address of its server.
     pub server: Server,
     /// Absolute path of the working directory of the conversation.
     pub directory: PathBuf,
@@ -64,7 +64,7 @@ pub struct Options {
     pub login: Option<Login>,
 }
 
-/// Where the bridge finds its server.
+/// How the bridge finds the address of its server.
 #[derive(Clone, Debug)]
 pub enum Server {
     /// The server has a fixed address and is not supervised.

@@ -85,7 +85,7 @@ pub(crate) enum Failure {
         #[source]
         source: BoxError,
     },
-    /// Another process than the server listens at the address. It did not get the password.
+    /// A process other than the server listens at the address. The password was not sent to it.
     #[error("is not the OpenCode server")]
     OtherListener {
         #[source]
@@ -219,7 +219,7 @@ impl<'a> Request<'a> {
 #[derive(Debug)]
 struct Reply {
     response: Response<Incoming>,
-    /// The connection, which is closed when this is dropped.
+    /// Keeps the connection open until the reply is dropped.
     connection: Connection,
 }
 
@@ -584,14 +584,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answer_beyond_the_limit_is_refused() {
+    async fn answer_larger_than_the_limit_is_rejected() {
         let body = " ".repeat(BODY_BYTES_MAX + 1);
         let error = health(http("200 OK", "application/json", &body), None).await;
         assert!(matches!(error.unwrap_err().failure, Failure::TooLong));
     }
 
     #[tokio::test]
-    async fn password_is_not_sent_to_another_process_than_the_server() {
+    async fn password_is_sent_only_to_the_server_process() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let login = Login {

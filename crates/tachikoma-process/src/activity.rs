@@ -127,7 +127,7 @@ fn tree(root: Pid) -> Option<HashMap<Pid, children::Stat>> {
         .filter_map(|pid| Some((pid, children::stat(pid)?)))
         .collect();
     let mut tree = HashMap::from([(root, children::stat(root)?)]);
-    // Each round finds the children of the processes found before.
+    // Each round finds the children of the processes that are already in the tree.
     loop {
         let known = tree.len();
         others.retain(|(pid, stat)| {

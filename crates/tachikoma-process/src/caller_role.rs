@@ -31,9 +31,9 @@ pub enum CallerRole {
     Operator,
     /// A hook, which may control the loop.
     Hook(Hooks),
-    /// The agent, or a program that the agent may have written: gates, scripts, hooks of git, tools of a server, notification commands.
+    /// The agent, or a program that the agent may have written: gates, scripts, git hooks, tools of a server, notification commands.
     Inside,
-    /// The process has ended, so that its role is unknown.
+    /// The process has ended, so its role is unknown.
     Gone,
 }
 
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caller_from_outside_of_the_container_is_the_operator() {
+    fn caller_outside_the_container_is_the_operator() {
         let family = Family::new(Adoption::Marked);
         assert_eq!(family.role_of(0), CallerRole::Operator);
     }

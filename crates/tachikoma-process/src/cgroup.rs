@@ -53,7 +53,7 @@ impl Cgroup {
             }
         }
         Err(format!(
-            "{GROUPS_PER_LOOP_MAX} control groups of this loop of earlier guards are left"
+            "{GROUPS_PER_LOOP_MAX} cgroups of earlier guards of this loop still exist"
         ))
     }
 
@@ -182,8 +182,8 @@ fn is_of(marker: &str, name: &str) -> bool {
 }
 
 fn own_directory() -> Result<PathBuf, String> {
-    let own = children::cgroup_of(children::own_pid())
-        .ok_or("this process is in no control group of version 2")?;
+    let own =
+        children::cgroup_of(children::own_pid()).ok_or("this process is not in a cgroup v2")?;
     mount()?
         .directory(&own)
         .ok_or_else(|| format!("the control group {own} is outside of the mount"))
@@ -208,7 +208,7 @@ fn mount() -> Result<Mount, String> {
     table
         .lines()
         .find_map(parse_mount)
-        .ok_or_else(|| "control groups of version 2 are not mounted".to_owned())
+        .ok_or_else(|| "cgroup v2 is not mounted".to_owned())
 }
 
 fn parse_mount(line: &str) -> Option<Mount> {

@@ -26,7 +26,7 @@ const PROC_FILE_BYTES: usize = 4096;
 /// Maximum number of ancestors. No real process has as many. The limit ends a walk through a chain that changes during the walk.
 const ANCESTORS_MAX: usize = 1024;
 
-/// Maximum number of attempts to read the ancestors of a process. Reading fails if one of them ends meanwhile.
+/// Maximum number of attempts to read the ancestors of a process. An attempt fails if an ancestor ends during it.
 const ANCESTORS_TRIES: usize = 16;
 
 /// Kernel flags (`linux/sched.h`): the process is exiting, and the process is a kernel thread.
@@ -86,7 +86,7 @@ pub(super) struct Stat {
     pub(super) parent: Option<Pid>,
     /// Start time in clock ticks after boot. Start time and id together identify one process.
     pub(super) started: u64,
-    /// Whether the process has ended and was not reaped.
+    /// Whether the process has ended and was not reaped yet (a zombie).
     pub(super) dead: bool,
     /// Whether the process is exiting.
     pub(super) dying: bool,
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_is_parsed_if_the_name_contains_parentheses() {
+    fn stat_is_parsed_if_the_process_name_contains_parentheses() {
         let line = "42 (a) Z 1 (b) S 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 1 2";
         assert_eq!(
             parse_stat(line.as_bytes()),

@@ -155,10 +155,10 @@ impl Guard {
         self.order(&Order::Hold, vec![lock])
     }
 
-    /// Orders the start of an agent. A [`GuardReport`] says whether it started. Never waits.
+    /// Orders the guard to start an agent. A later [`GuardReport`] says whether the agent started. Does not block.
     ///
     /// # Errors
-    /// The order is longer than the arguments of a program may be.
+    /// The encoded order is too long. The kernel would reject arguments and environment variables of this size.
     pub fn spawn(&mut self, mut spawn: Spawn) -> io::Result<()> {
         tracing::debug!(generation = spawn.generation, program = ?spawn.program, "starting an agent");
         let streams = spawn.streams.take().into_iter().flatten().collect();

@@ -138,7 +138,7 @@ fn ip_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Returns whether a process or one of its descendants has a socket open.
+/// Returns whether the process `pid` or one of its descendants has the socket `inode` open.
 fn is_held_below(inode: u64, pid: i32) -> bool {
     let Some(server) = Pid::from_raw(pid) else {
         return false;
@@ -176,7 +176,7 @@ mod tests {
             ("[::]:0", "127.0.0.1"),
         ] {
             let Ok(listener) = TcpListener::bind(bound) else {
-                // The test is skipped for IPv6 if this machine has none.
+                // This address is skipped if the machine does not support IPv6.
                 continue;
             };
             let port = listener.local_addr().unwrap().port();

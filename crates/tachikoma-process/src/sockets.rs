@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn truncated_answers_and_wrong_lengths_are_ignored() {
+    fn truncated_netlink_messages_and_wrong_lengths_are_ignored() {
         let mut whole = 200_u32.to_ne_bytes().to_vec();
         whole.extend(REQUEST.to_ne_bytes());
         whole.resize(200, 0xff);

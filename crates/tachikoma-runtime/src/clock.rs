@@ -1,4 +1,4 @@
-//! The clock of the loop, and conversions between its timestamps and the times of the system and of files.
+//! The clock of the loop, and conversions between its timestamps, `SystemTime` and file times.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -39,7 +39,7 @@ impl Clock {
         self.reading(wall(), measured)
     }
 
-    /// Returns how far the time has jumped ahead since the last call; `None` if it has not.
+    /// Returns how far the wall clock has jumped ahead since the last call of this function; `None` if it has not.
     pub fn jumped(&mut self) -> Option<Duration> {
         Some(std::mem::take(&mut self.jumped)).filter(|jump| !jump.is_zero())
     }
@@ -71,21 +71,21 @@ fn wall() -> Timestamp {
     timestamp_of(SystemTime::now())
 }
 
-/// Converts a timestamp of a record to a time of the system, for example to compare it with the time of a file.
+/// Converts the timestamp of a record to a `SystemTime`, for example to compare it with the modification time of a file.
 #[must_use]
 pub fn system_time_of(time: Timestamp) -> SystemTime {
     let millis = u64::try_from(time.as_millis()).unwrap_or(0);
     UNIX_EPOCH + Duration::from_millis(millis)
 }
 
-/// Converts a time of the system, for example that of a file, to a timestamp.
+/// Converts a `SystemTime`, for example the modification time of a file, to a timestamp.
 #[must_use]
 pub fn timestamp_of(time: SystemTime) -> Timestamp {
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     Timestamp::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Returns how long a task was stopped that slept from `since` and should have woken at `meant`; `None` if the delay can be
+/// A task slept from `since` and should have woken at `meant`. Returns how long it was stopped; `None` if the delay can be
 /// explained by a busy machine. The start of a stop (SIGSTOP, a frozen container) is unknown, so the whole sleep counts as
 /// stopped. Timeouts may be late by up to `SLEEP_MAX`, but never early.
 #[must_use]

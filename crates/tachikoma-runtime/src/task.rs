@@ -15,7 +15,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Starts a task.
+    /// Starts a background task. `name` identifies it in the message of a panic.
     pub fn spawn(name: &'static str, work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self {
             name,

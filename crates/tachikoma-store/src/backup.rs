@@ -51,7 +51,7 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
     #[serde(rename = "life")]
     pub epoch: Epoch,
-    /// Whether a restore made this backup before it replaced the loop.
+    /// Whether this is the safety backup that a restore took before it replaced the loop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_restore: bool,
     /// When the backup was taken.
@@ -84,13 +84,13 @@ pub struct Moment {
     pub snapshot: Box<Snapshot>,
     /// Bytes of the snapshot file if an earlier version wrote it and it has to be stored unchanged; otherwise `None`.
     pub original: Option<Vec<u8>>,
-    /// The open segment up to the last record of the backup; `None` if the journal is damaged.
+    /// The last journal segment, up to the last record of the backup; `None` if the journal is damaged or older than the snapshot.
     pub journal: Option<JournalPart>,
     /// Directory of the loop.
     pub loop_dir: PathBuf,
     /// Path of the git bundle; `None` if the backup is not uploaded.
     pub work: Option<PathBuf>,
-    /// Whether a restore makes the backup before it replaces the loop.
+    /// Whether this is the safety backup that a restore takes before it replaces the loop.
     pub before_restore: bool,
 }
 
@@ -183,7 +183,10 @@ fn write(
     drop(file);
     let content = read_through(path, &backups.encryption)?;
     if content.manifest.seq != moment.snapshot.seq {
-        return Err(container::damaged(path, "it ends at another record"));
+        return Err(container::damaged(
+            path,
+            "it does not end at the requested record",
+        ));
     }
     Ok(())
 }

@@ -264,7 +264,7 @@ impl WorkLock {
         })
     }
 
-    /// Takes the lock `dir/lock` again if the file was deleted.
+    /// Takes the lock `dir/lock` with a new file and writes the holder into it. Called after the lock file was deleted or replaced.
     pub async fn retake_in(&mut self, dir: &Path) -> Result<(), LockError> {
         let taken = Self::acquire_in(dir).await?;
         self.file = taken.file;

@@ -37,7 +37,7 @@ pub enum Source {
 pub struct Recovered {
     /// The state after the last record that could be used.
     pub state: State,
-    /// Where the state was read from.
+    /// Which files the state was recovered from.
     pub source: Source,
     /// Number of journal records that were read.
     pub records: u64,
@@ -58,7 +58,7 @@ pub struct Recovered {
     tolerated: bool,
 }
 
-/// A file at the path of the snapshot that does not belong to this loop.
+/// A file at the path of the snapshot that is not readable or belongs to another loop.
 #[derive(Debug)]
 enum InTheWay {
     Unreadable(PathBuf),

@@ -176,7 +176,7 @@ impl Tests {
 /// Progress of the stop conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopConditions {
-    /// Progress of each condition in percent, by its name.
+    /// Progress of each stop condition in percent, by the name of the condition.
     pub progress: BTreeMap<String, u8>,
     /// Result of the last check of the stop conditions, as text; `None` before the first one.
     pub last_evaluation: Option<String>,

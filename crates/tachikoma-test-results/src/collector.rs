@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_and_problems_share_a_limit() {
+    fn long_names_and_problems_are_limited_separately() {
         let mut into = collector();
         let long = "x".repeat(600);
         for number in 0..60_000 {

@@ -127,7 +127,7 @@ impl GoReader {
         if cut > 0 {
             into.problem(
                 line,
-                format!("{cut} tests of {package} began and did not end"),
+                format!("{cut} tests of {package} started but did not finish"),
             );
         }
         // The package failed without a failed test: it does not compile, or crashed outside of a test.

@@ -1,5 +1,5 @@
 //! Reads JUnit XML, in the dialects of pytest, nextest, Vitest, node, Jest, Maven, Gradle and googletest: nested suites with
-//! test cases. A test case has child elements if it did not pass.
+//! test cases. A test case passed unless a child element or its `status` attribute says otherwise.
 
 use std::borrow::Cow;
 

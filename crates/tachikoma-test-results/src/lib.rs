@@ -51,7 +51,7 @@ pub enum Format {
     Go,
     /// `jest --json`, `vitest run --reporter=json`.
     Jest,
-    /// The Test Anything Protocol, 12 to 14, also without its first line.
+    /// The Test Anything Protocol (TAP), versions 12 to 14, with or without the version line.
     Tap,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Line<'a> {
 pub(super) trait LineReader {
     /// Handles the next line.
     fn line(&mut self, line: Line<'_>, into: &mut Collector);
-    /// Reports missing parts at the end. `line` is the number of the last line.
+    /// Reports at the end of the input which parts are missing. `line` is the number of the last line.
     fn end(&mut self, line: u64, into: &mut Collector);
 }
 
@@ -63,7 +63,7 @@ pub(super) fn read(
     splitter.finish(&mut each);
     let number = number.max(1);
     reader.end(number, into);
-    // A last line without a newline is skipped: a partial line can look like the result of a test with a shorter name.
+    // An incomplete last line is reported, because it can look like the result of a test with a shorter name.
     if last != b'\n' {
         into.problem(number, "its last line has no end, so it may be cut off");
     }

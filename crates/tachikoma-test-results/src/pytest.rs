@@ -296,7 +296,7 @@ fn word_of(word: &str) -> Option<Verdict> {
 fn summarised(line: &str) -> Option<(&str, Verdict)> {
     let (word, rest) = line.split_once(' ')?;
     let verdict = word_of(word)?;
-    // Skipped tests are grouped in the summary without their names.
+    // The summary shows skipped tests as a count and a location, without their names.
     if rest.starts_with('[') {
         return None;
     }

@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 100_000;
 /// Maximum depth of directories in a search.
 const DEPTH_MAX: usize = 32;
 
-/// Tolerance for modification times: they may be this much earlier than the write, because some file systems only store every second second.
+/// Tolerance for modification times: they may be this much earlier than the write, because some file systems round them to two seconds.
 const STAMP_SLACK_NANOS: i64 = 2_100_000_000;
 
 /// A path, or a pattern of paths: `*` and `?` within a name, `**` over directories, `[ab]`, `{a,b}`.
@@ -51,7 +51,7 @@ impl ReportPattern {
         })
     }
 
-    /// Finds the files below `dir` that are not older than `since`, sorted by name. Blocks the thread.
+    /// Finds files below `dir` that match and are not older than `since` (Unix time in nanoseconds). Sorts them by name. Blocks.
     pub fn find(&self, dir: &Path, since: i64) -> Result<Vec<PathBuf>, String> {
         let mut found = ReportSearch {
             dir,

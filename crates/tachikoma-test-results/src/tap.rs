@@ -329,7 +329,7 @@ fn point(text: &str) -> Option<Point<'_>> {
     };
     let (name, directive) = directive(rest);
     let verdict = match (directive, ok) {
-        // The result of a test that is skipped or to do is ignored.
+        // The result of a test with a `SKIP` or `TODO` directive is ignored.
         (true, _) => Verdict::Skipped,
         (false, true) => Verdict::Passed,
         (false, false) => Verdict::Failed,
@@ -343,7 +343,7 @@ fn point(text: &str) -> Option<Point<'_>> {
     })
 }
 
-/// Returns the name of a test, and whether it is skipped or to do.
+/// Returns the name of a test, and whether the test has a `SKIP` or `TODO` directive.
 fn directive(rest: &str) -> (&str, bool) {
     let marks = rest.match_indices('#').filter(|(at, _)| {
         let before = rest.get(..*at).unwrap_or_default();

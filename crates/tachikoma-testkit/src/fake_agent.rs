@@ -29,7 +29,7 @@ pub const SPEED_VAR: &str = "FAKE_AGENT_SPEED";
 /// Environment variable with the directory that stores sessions and the position in the scenario between processes.
 pub const STATE_VAR: &str = "FAKE_AGENT_STATE";
 
-/// Environment variable with a file for the times, in nanoseconds since 1970, of a tool's result and of an interrupt.
+/// Environment variable with the path of a file to which the times of tool results and interrupts are written, in ns since 1970.
 pub const STAMPS_VAR: &str = "FAKE_AGENT_STAMPS";
 
 /// Settings of the fake agent from environment variables.

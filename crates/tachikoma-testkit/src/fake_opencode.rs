@@ -116,7 +116,7 @@ pub struct Misbehaviour {
     pub swallows_answers: u32,
     /// The server ends an event stream after this many events, three times.
     pub cuts_streams_after: Option<u32>,
-    /// The server sends this text after every event.
+    /// The server sends an additional event with this text, which need not be JSON, after every event.
     pub garbage: Option<String>,
     /// The server answers requests for messages with this text.
     pub messages: Option<String>,

@@ -50,12 +50,12 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_marker_is_unique() {
+    fn each_process_marker_is_unique() {
         assert_ne!(unique(), unique());
     }
 
     #[test]
-    fn a_process_is_found_only_while_it_lives() {
+    fn a_marked_process_is_found_only_while_it_runs() {
         let marker = unique();
         assert!(processes_with(&marker).is_empty());
 

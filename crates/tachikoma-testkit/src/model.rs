@@ -164,7 +164,7 @@ impl ScriptedModel {
         self.address
     }
 
-    /// Returns the value for `ANTHROPIC_BASE_URL`; chat completions are below `/v1` of it.
+    /// Returns the value for `ANTHROPIC_BASE_URL`. The base URL of the chat completions API is this URL plus `/v1`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)

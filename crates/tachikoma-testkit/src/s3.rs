@@ -238,7 +238,7 @@ fn listen(at: SocketAddr) -> TcpListener {
     socket.listen(64).expect("a socket that listens")
 }
 
-/// Formats a request with the header that prevents overwriting.
+/// Formats a received request for the list of requests, with its `if-none-match` header, which prevents overwriting.
 fn line_of(request: &Request<Incoming>) -> String {
     let condition = request.headers().get("if-none-match");
     let condition = condition.and_then(|value| value.to_str().ok());

@@ -200,7 +200,7 @@ impl Turn {
         Self::tool("Bash", input)
     }
 
-    /// Lets the tool calls of this answer run until the agent gets a message.
+    /// Makes the tool calls of this answer run until the agent receives another prompt.
     #[must_use]
     pub fn until_told(mut self) -> Self {
         for tool in &mut self.tools {

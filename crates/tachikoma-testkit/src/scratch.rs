@@ -251,7 +251,7 @@ fn kill_processes_in(root: &Path) -> usize {
     let kill = |pid: &u32| {
         let id = i32::try_from(*pid).ok().and_then(Pid::from_raw)?;
         let process = pidfd_open(id, PidfdFlags::empty()).ok()?;
-        // The process is checked after it was opened, so that its id cannot be reused in between.
+        // The process is checked after its pidfd was opened, so that the signal cannot reach another process with the same id.
         let found = belongs_to(*pid, root).then(|| pidfd_send_signal(&process, Signal::KILL));
         found.and_then(Result::ok)
     };

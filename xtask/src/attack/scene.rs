@@ -22,7 +22,7 @@ pub const AT_ITS_LIMIT: i32 = 3;
 /// Exit code of a loop that the operator stopped.
 pub const STOPPED: i32 = 5;
 
-/// Time limit of all waits of an attack.
+/// Time limit of each wait in an attack.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A local user. The ids are not used by people or services, and need no entry in the password file.
@@ -97,7 +97,7 @@ impl Scene {
         self.home(user).join("work")
     }
 
-    /// Returns the private directory for sockets of a user.
+    /// Returns the private directory of a user for sockets.
     pub fn runtime(&self, user: User) -> PathBuf {
         self.home(user).join("run")
     }

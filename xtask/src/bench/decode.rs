@@ -16,7 +16,7 @@ const MEGABYTES_PER_SECOND: f64 = 300.0;
 const TIMES_FASTER: f64 = 5.0;
 
 pub fn measure(_: &Bench) -> Result<Vec<Row>, String> {
-    // xtask is built without optimization, so another program measures.
+    // A separate program measures: the benchmark `decode` of the crate `tachikoma-agents`.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = cargo(package)
         .args(["bench", "--quiet", "--package", "tachikoma-agents"])

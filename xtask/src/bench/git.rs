@@ -90,7 +90,7 @@ fn open(dir: &Path) -> Result<Box<WorkTracker>, String> {
     Ok(tracker)
 }
 
-/// Measures the survey after an iteration and the snapshot before the next, without changes.
+/// Measures the survey after an iteration and the snapshot before the next one if no file changed.
 fn quiet(tracker: &mut WorkTracker, files: &[PathBuf]) -> Result<Row, String> {
     let cancel = CancelToken::new();
     git::snapshot(tracker, 1, &cancel).map_err(said)?;

@@ -189,7 +189,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn everything_is_pinned_with_a_checksum() {
+    fn every_installed_package_is_pinned_with_a_checksum() {
         let lock: Value = serde_json::from_str(LOCK).expect("JSON");
         let manifest: Value = serde_json::from_str(MANIFEST).expect("JSON");
         let packages = lock["packages"].as_object().expect("packages");

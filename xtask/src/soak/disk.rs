@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn unsynced_removals_and_renames_are_undone() {
+    fn power_failure_undoes_unsynced_removals_and_renames() {
         let mut disk = Disk::new();
         for name in ["gone", "old"] {
             file(&mut disk, ROOT, name);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_reject_the_right_operations() {
+    fn each_fault_rejects_its_operations() {
         let mut disk = Disk::new();
         let number = file(&mut disk, ROOT, "file");
         disk.fault = Some(Fault::Full);

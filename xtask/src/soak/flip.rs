@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_damage_changes_exactly_one_byte() {
+    fn random_damage_always_changes_the_content() {
         let mut dice = Dice::from_seed(7);
         for _ in 0..1000 {
             let damage = Damage::random(b"whole", &mut dice);

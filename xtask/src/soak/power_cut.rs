@@ -14,7 +14,7 @@ use super::victim::Victim;
 use crate::encryption;
 use crate::product::{self, PROMPT, text};
 
-/// Maximum time until the power failure.
+/// Maximum time that the loop runs before the power fails.
 const POWER: Duration = Duration::from_millis(250);
 
 /// Settings that save snapshots very often, also between records that are not synced.

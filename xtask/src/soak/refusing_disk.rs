@@ -12,7 +12,7 @@ use super::power_cut::{CONFIG, furnish};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that};
 
-/// Maximum time until the fault.
+/// Maximum time that the loop runs before the disk fails.
 const HEALTHY: Duration = Duration::from_millis(200);
 
 /// Time after which a loop that does not wait has ended. A loop that still runs waits for the end of the fault.

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_imports_are_allowed() {
+    fn core_may_import_pure_items_of_std() {
         let text = "use std::{collections::HashMap, fmt::{self, Display}};\nlet env = 1;\n";
         let found = the_core_is_pure(&tree(&[("crates/tachikoma-core/src/a.rs", text)]));
         assert_eq!(seen(&found), "");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_clock_is_found() {
+    fn clock_read_outside_of_the_runtime_crate_is_found() {
         let text = "let t = Instant::now();\n#[cfg(test)]\nmod tests {\n    Instant::now();\n}\n";
         let found = one_file_reads_the_clock(&tree(&[
             ("crates/tachikoma-runtime/src/clock.rs", text),

@@ -40,7 +40,7 @@ pub fn evidence_exists(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Returns whether a quoted test exists. True for a quote without a file, because it is the path of a type.
+/// Returns whether a quoted test exists. True if `file` is not a Rust file, because then the quote is the path of a type.
 fn is_test(tree: &Tree, file: &str, test: &str) -> bool {
     let (end, begin) = (format!("/{file}"), format!("fn {test}("));
     let is_file = file.ends_with(".rs");

@@ -67,7 +67,7 @@ pub fn a_type_is_implemented_in_one_file(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Structs with running state have at most `FIELDS_MAX` fields.
+/// Structs in the code that runs loops and servers have at most `FIELDS_MAX` fields, except settings.
 pub fn running_state_is_small(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for_each_crate(tree, |files| {

@@ -1,5 +1,5 @@
 //! Finds the end of a long array or object 64 bytes at a time: the positions of quotes and brackets become
-//! bits of one number, and arithmetic finds the brackets inside of strings. No branch depends on single bytes, which
+//! bits of one number, and arithmetic removes the brackets inside of strings. No branch depends on single bytes, which
 //! makes it fast on lists of many short strings.
 
 /// Number of bytes in a block: the number of bits of a `u64`.
@@ -11,7 +11,7 @@ const SEVENS: u64 = 0x7f * LOW_BITS;
 /// The state between two blocks.
 #[derive(Default)]
 struct Between {
-    /// All bits, if a string continues in the next block.
+    /// All bits are set if a string continues in the next block; otherwise 0.
     in_string: u64,
     /// Whether the next byte is escaped.
     escaped: bool,

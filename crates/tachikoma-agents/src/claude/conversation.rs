@@ -237,7 +237,7 @@ impl Conversation {
         error.clone_into(&mut self.turn.error);
     }
 
-    /// The conversation was emptied. The fill of its context is unknown.
+    /// Handles the reset of the conversation. Its context size is unknown until the next message.
     pub fn conversation_reset(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         let [session, new] = members(line, [b"session_id", b"new_conversation_id"])?;
         let session_id = new

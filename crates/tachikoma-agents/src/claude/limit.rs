@@ -80,7 +80,7 @@ fn next(clock: &str, here: DateTime) -> Option<DateTime> {
         [month, day, time] => {
             let time = time_of_day(time)?;
             let (month, day) = (month_number(month)?, day.parse().ok()?);
-            // The date may have passed some hours ago. Then it is in this year, not in the next.
+            // The text has no year. A date that passed less than 24 hours ago is in this year, not in the next.
             let year = |year| {
                 Date::new(year, month, day)
                     .ok()

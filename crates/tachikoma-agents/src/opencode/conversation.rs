@@ -212,7 +212,7 @@ impl Conversation {
         self.turn.text.drain(..excess);
     }
 
-    /// Handles the end of a request to the model, which reports its usage. Its tool calls have ended by then.
+    /// Handles the end of a request to the model. The event reports the usage. The tool calls of the request have ended by then.
     pub fn step_finished(&mut self, part: &Value, seen: &mut Vec<AgentEvent>) {
         self.turn.open = true;
         self.turn.steps += 1;

@@ -28,7 +28,7 @@ pub enum Order {
     WhatCost,
 }
 
-/// Returns a message as the line to write.
+/// Returns the line that the runner writes to the stdin of the bridge for a message.
 #[must_use]
 pub fn line(message: &Message<'_>) -> String {
     let order = match message {
@@ -102,7 +102,7 @@ pub enum Own {
     /// The bridge waits for the server.
     #[serde(rename = "tachikoma.waiting")]
     Waiting {
-        /// Why the bridge waits.
+        /// Why the bridge has to wait for the server, as text for the user.
         why: String,
     },
     /// The usage limit of the model's service lasts so long that the turn was ended.

@@ -14,7 +14,7 @@ fn every_recording_has_the_expected_outcome_and_context() {
         if read != real {
             let _ = writeln!(wrong, "{}: read {read:?}, was {real:?}", case.name);
         }
-        // The table has no details for usage limits.
+        // `cases.tsv` has no expected detail for recordings of usage limits.
         if case.outcome != "usage_limit" && report.detail != case.detail {
             let _ = writeln!(
                 wrong,

@@ -28,9 +28,9 @@ fn costs(lines: &str) -> Vec<Option<f64>> {
     decode(lines).into_iter().filter_map(cost).collect()
 }
 
-/// The request id in the recording is replaced by ours.
+/// The test replaces the request id in the recording with the id that Tachikoma uses.
 #[test]
-fn the_cost_is_read_from_the_text_of_the_answer() {
+fn cost_is_read_from_the_text_of_the_control_response() {
     let answer = recorded("76-control-requests.jsonl").replace("\"c5\"", "\"what-cost\"");
     assert_eq!(costs(&answer), [Some(0.357)]);
     let told = |text: &str| {

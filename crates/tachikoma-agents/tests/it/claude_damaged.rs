@@ -83,7 +83,7 @@ fn damage(line: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
     }
 }
 
-/// Checks the invariants that apply after any line.
+/// Checks the invariants of the decoder that hold after any line, even a damaged one.
 fn check(line: &[u8], before: u64, unknown_lines: u64, seen: &[AgentEvent]) {
     let not_understood = seen
         .iter()

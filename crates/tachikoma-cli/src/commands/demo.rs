@@ -55,7 +55,7 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
     let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground, None))?;
     if style == Style::Lines && code == ExitCode::SUCCESS {
         out::report(
-            "that was: a crash, a backoff, a redline, a reboot with a hand-off, and an end that was earned.",
+            "The demo showed a crash with a backoff, a reboot at the redline with a hand-off, and a completed plan.",
         );
     }
     Ok(code)

@@ -192,7 +192,7 @@ fn text(status: &Status) -> String {
     for words in &status.messages {
         let when = match (words.in_prompt, words.delivered) {
             (true, _) => "in the prompt of this attempt",
-            (false, true) => "passed on in this attempt",
+            (false, true) => "delivered to the agent in this attempt",
             (false, false) => "waits",
         };
         line("to agent", format!("{when}: {}", sanitise(&words.text)));

@@ -286,11 +286,11 @@ fn lines(record: &Record) -> Vec<String> {
             aborted: true,
             ..
         } => format!(
-            "the reboot was aborted, the old session goes on: {}",
+            "the reboot was aborted, the old session continues: {}",
             sanitise(error)
         ),
         LoopEvent::RebootFailed { error, .. } => format!(
-            "the reboot failed, the old session goes on: {}",
+            "the reboot failed, the old session continues: {}",
             sanitise(error)
         ),
         LoopEvent::Warned { warning } => format!("warning: {}", sanitise(warning)),

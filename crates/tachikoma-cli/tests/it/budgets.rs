@@ -207,7 +207,7 @@ fn the_time_limit_ends_a_working_agent() {
     );
 }
 
-/// Each spelling of the flag works, and no part of it gets into the prompt.
+/// The flag also works with an equals sign, and no part of it gets into the prompt.
 #[test]
 fn complaint_31_a_limit_flag_with_an_equals_sign_works() {
     let scratch = Scratch::new();

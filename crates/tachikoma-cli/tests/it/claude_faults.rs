@@ -140,7 +140,7 @@ fn garbage_in_the_output_is_skipped() {
 }
 
 #[test]
-fn an_endless_line_is_bounded() {
+fn a_very_long_line_of_output_does_not_fail_the_iteration() {
     let wrong = Misbehaviour {
         huge_line_bytes: Some(20 << 20),
         ..Misbehaviour::default()
@@ -382,7 +382,7 @@ fn a_failed_new_session_keeps_the_old_one() {
     the old session is asked for its hand-off
       | Half done.
     hand-off written, 10 bytes
-    the reboot failed, the old session goes on: the new session did not answer in time
+    the reboot failed, the old session continues: the new session did not answer in time
     a reboot is pending: context at 85%; it may happen in [DURATION]
     iteration 2 (session 1)
       | on we go

@@ -128,7 +128,7 @@ fn config_check_rejects_an_invalid_file() {
 }
 
 #[test]
-fn a_named_configuration_file_must_exist() {
+fn a_configuration_file_that_the_user_names_must_exist() {
     let scratch = Scratch::new();
     let tool = tachikoma(&scratch).env("TACHIKOMA_CONFIG", "other.toml");
     assert_snapshot!(shown(&tool.run(["config", "check"])), @"

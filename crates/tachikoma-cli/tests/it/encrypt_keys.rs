@@ -96,7 +96,7 @@ fn a_segment_with_a_missing_key_is_not_reported_as_damaged() {
     let new = another_key();
     keys(&scratch, &[&new, KEY], &new);
     run_up_to(&scratch, "3");
-    // A version without re-encryption left the files like this.
+    // Restores the old file, as if an earlier version that does not re-encrypt files had left it.
     fs::write(&old, encrypted).unwrap();
     keys(&scratch, &[&new], &new);
     let before = kept(&scratch);

@@ -254,8 +254,8 @@ fn a_rollback_asks_at_a_terminal_and_fails_without_one() {
 }
 
 #[test]
-fn files_that_git_cannot_store_are_not_overwritten() {
-    // There is a special file at the path of a file.
+fn rollback_does_not_overwrite_ignored_files_and_nested_repositories() {
+    // The snapshot has a file at `a`. Now `a` is an ignored file.
     let scratch = repository();
     let iterations = [
         "echo 1 > a; mkdir d; echo 1 > d/x; echo 1 > e",
@@ -268,7 +268,7 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         1,
         "these files are in the way, and no commit or snapshot has them: a",
     );
-    // There is an ignored file at the path of a directory.
+    // The snapshot has a directory at `d`. Now `d` is an ignored file.
     sh(&scratch, "rm a; echo '/d' >> .gitignore; echo mine > d");
     refused(
         &scratch,
@@ -276,7 +276,7 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         1,
         "these files are in the way, and no commit or snapshot has them: d",
     );
-    // There is a special file in a directory at the path of a file.
+    // The snapshot has a file at `e`. Now `e` is a directory with an ignored file.
     sh(
         &scratch,
         "rm d; mkdir e; echo kept > e/kept; echo mine > e/mine.log",
@@ -287,7 +287,7 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         1,
         "these files are in the way, and no commit or snapshot has them: e/mine.log",
     );
-    // There is a nested repository at the path of a file.
+    // The snapshot has a file at `e`. Now `e` is a nested repository.
     sh(
         &scratch,
         "rm -r e; git init -q e; git -C e config user.name a; git -C e config user.email b",

@@ -138,7 +138,7 @@ fn a_failing_hook_before_a_reboot_cancels_it() {
         events(&scratch, "session_ended").is_empty(),
         "the session is still the same"
     );
-    let line = "the reboot was aborted, the old session goes on: the hook `echo looking; echo no room >&2; exit 3` failed: exit 3: no room\n";
+    let line = "the reboot was aborted, the old session continues: the hook `echo looking; echo no room >&2; exit 3` failed: exit 3: no room\n";
     assert!(ran.stdout.contains(line), "{}", ran.snapshot());
 }
 

@@ -113,7 +113,7 @@ fn smtps_uses_tls_from_the_first_byte() {
 }
 
 #[test]
-fn an_endless_answer_is_bounded() {
+fn an_endless_answer_of_the_mail_server_is_an_error() {
     let rules = MailRules {
         endless: true,
         ..MailRules::default()

@@ -42,7 +42,7 @@ fn killed_loop_is_resumed_without_a_question() {
 }
 
 #[test]
-fn planted_loop_is_refused_until_it_is_adopted() {
+fn a_copied_loop_is_refused_until_the_user_adopts_it() {
     let theirs = Scratch::new();
     planted(&theirs, "touch ran");
     let scratch = Scratch::new();

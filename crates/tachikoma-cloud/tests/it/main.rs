@@ -210,7 +210,7 @@ fn http_endpoint_without_tls_is_rejected_unless_allowed() {
 }
 
 #[test]
-fn a_directory_lists_its_files_and_removes_leftovers() {
+fn upload_to_a_directory_removes_old_temporary_files_and_listing_skips_new_ones() {
     let place = Place::new();
     let dir = place.dir.path().join("copies");
     std::fs::create_dir(&dir).unwrap();

@@ -140,7 +140,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             without_reason(record, &reasons::turn_ended(*cause))
         }
         LoopEvent::AgentSignaled { signal, .. } => {
-            fact(format!("the agent is signalled: {signal}"))
+            fact(format!("the agent gets the signal: {signal}"))
         }
         LoopEvent::IterationCompleted { report, .. } => {
             let claims = match report.claimed {
@@ -194,7 +194,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             span(duration_ms)
         )),
         LoopEvent::RebootFailed { error, .. } => fact(format!(
-            "the reboot failed, the old session goes on: {error}"
+            "the reboot failed, the old session continues: {error}"
         )),
         LoopEvent::RebootVerified { percent, futile } => match futile {
             Some(why) => fact(format!("the reboot was futile: {why}")),

@@ -30,7 +30,7 @@ pub enum ServerEvent {
         /// Process id of the supervisor.
         pid: u32,
     },
-    /// A server is being started.
+    /// The supervisor is starting the server.
     Started {
         /// Number of the server's start.
         generation: Generation,

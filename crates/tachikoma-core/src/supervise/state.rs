@@ -66,7 +66,7 @@ pub enum ServerPhase {
         /// Memory of the server in bytes when it became too large; `None` if it is not too large.
         too_large: Option<u64>,
     },
-    /// The server is being ended.
+    /// The supervisor is shutting the server down.
     Ending {
         /// Why the server is ended.
         purpose: Purpose,
@@ -79,7 +79,7 @@ pub enum ServerPhase {
         /// When the server became ready; `None` if it was not.
         ready_since: Option<Timestamp>,
     },
-    /// The server has ended, and what follows is not decided yet.
+    /// The server has ended. The supervisor has not decided yet whether to restart it.
     Gone,
     /// The server is restarted after a delay.
     Waiting {

@@ -19,10 +19,10 @@ use crate::work_record::{Remembered, WorkRecord};
 use crate::work_tracker::WorkTracker;
 use tachikoma_core::error_chain as chain;
 
-/// Name of the reference to the commit of the work tree in the last bundle.
+/// Last component of the name that [`copied_ref`] returns.
 pub const COPIED: &str = "copied";
 
-/// Returns the reference of the work tree that the last bundle contains.
+/// Returns the name of the reference to the commit of the work tree in the last bundle.
 #[must_use]
 pub fn copied_ref(loop_id: LoopId) -> String {
     format!("{}/{COPIED}", snapshots::below(loop_id))

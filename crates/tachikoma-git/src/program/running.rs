@@ -28,7 +28,7 @@ const REAP_PAUSE: Duration = Duration::from_millis(2);
 /// Size of the read buffer in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes of stderr that are stored. Of a longer output, only the end is stored.
+/// Maximum number of bytes of stderr that are stored. If there are more, only the last ones are stored.
 const STDERR_BYTES_MAX: usize = 64 << 10;
 
 /// Reason why a run has no output.

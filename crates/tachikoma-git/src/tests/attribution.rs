@@ -34,7 +34,7 @@ fn files_changed_before_the_loop_are_never_committed() {
 }
 
 #[test]
-fn clean_file_belongs_to_the_loop_when_the_loop_changes_it() {
+fn loop_owns_its_changes_to_a_file_after_others_committed_or_reverted_theirs() {
     let place = Place::new();
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("dir/b.txt", "theirs");
@@ -95,7 +95,7 @@ fn file_of_others_that_the_loop_reverts_or_moves_still_belongs_to_others() {
 }
 
 #[test]
-fn left_out_or_moved_files_keep_their_owner() {
+fn files_of_others_that_were_too_large_or_are_moved_stay_files_of_others() {
     let place = Place::new();
     place.scratch.write("huge.bin", vec![0; 1001]);
     place.scratch.write("notes.txt", "theirs");

@@ -15,7 +15,7 @@ fn committed(tracker: &mut WorkTracker, place: &Place, expected: &[&str]) {
 }
 
 #[test]
-fn files_directories_and_links_can_replace_each_other() {
+fn commit_handles_files_directories_and_links_that_replace_each_other() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.remove("a.txt");

@@ -38,7 +38,7 @@ fn next_runner_knows_the_owner_of_each_file() {
 }
 
 #[test]
-fn changes_after_the_death_of_a_runner_belong_to_others() {
+fn changes_made_after_a_runner_died_belong_to_others() {
     let place = Place::new();
     drop(place.tracker());
     place.scratch.write("a.txt", "of an iteration that was cut");

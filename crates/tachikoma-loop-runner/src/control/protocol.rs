@@ -6,10 +6,10 @@ use tachikoma_core::{Answer, LoopId, Record, Status};
 
 pub use crate::request::ControlRequest;
 
-/// The version of the protocol. Both sides must use the same.
+/// The version of the protocol. The runner and the caller must use the same version.
 pub const PROTOCOL: u32 = 1;
 
-/// Maximum length of a line in bytes. A response may be a record that contains a whole state.
+/// Maximum length of a line in bytes. A response may be a record that contains the whole state of the loop.
 pub(super) const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// The runner's first line.

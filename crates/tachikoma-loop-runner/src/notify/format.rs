@@ -76,7 +76,7 @@ fn unmarked(text: &str) -> String {
 }
 
 fn url(address: &Address) -> Result<&Secret, String> {
-    address.url.as_ref().ok_or("it has no address".to_owned())
+    address.url.as_ref().ok_or("`url` is not set".to_owned())
 }
 
 fn json_to(url: &Secret, body: &serde_json::Value) -> HttpRequest {
@@ -125,8 +125,8 @@ pub(super) fn signature(secret: &str, seconds: i64, body: &str) -> Result<String
 
 fn telegram(address: &Address, text: &str) -> Result<HttpRequest, String> {
     const SERVICE: &str = "https://api.telegram.org";
-    let token = address.secret.as_ref().ok_or("it has no token")?;
-    let chat = address.settings.chat.as_ref().ok_or("it has no chat")?;
+    let token = address.secret.as_ref().ok_or("the token is not set")?;
+    let chat = address.settings.chat.as_ref().ok_or("`chat` is not set")?;
     let service = address.url.as_ref().map_or(SERVICE, Secret::expose);
     let service = service.trim_end_matches('/');
     let url = Secret::from(format!("{service}/bot{}/sendMessage", token.expose()));

@@ -533,7 +533,7 @@ impl Actor {
     async fn try_leave_segment(&mut self, segment: &Path, why: &str) -> Result<(), Abort> {
         let is_current = |actor: &Self| actor.storage.journal.part().path == *segment;
         if !is_current(self) {
-            // The damage of this segment was already reported after an earlier backup.
+            // The runner already left this damaged segment after an earlier backup attempt.
             return Ok(());
         }
         let now = self.clock.now();

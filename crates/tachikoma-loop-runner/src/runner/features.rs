@@ -242,7 +242,7 @@ impl Features {
             .run_gates_after_opening(context, &self.autocommit);
     }
 
-    /// Handles a request that the core decides. Returns an input for the core if a decision is needed.
+    /// Handles a request to the loop. Returns the input for the core; `None` if the core does not have to decide.
     pub fn request(&mut self, context: Context<'_>, request: LoopRequest) -> Option<Input> {
         match request {
             // The request is dropped, because its caller no longer waits.

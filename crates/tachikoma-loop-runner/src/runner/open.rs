@@ -341,7 +341,7 @@ fn missing_program(config: &LoopConfig, problem: String) -> OpenError {
     OpenError::Program { agent, problem }
 }
 
-/// Checks the existing directories to which the loop writes.
+/// Checks that the loop's existing directories are not symbolic links, and makes them accessible only to the owner.
 fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreError> {
     let working_dir = &config.working_dir;
     check_dir(working_dir, &layout::loops_dir(working_dir))?;

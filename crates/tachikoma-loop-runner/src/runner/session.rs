@@ -455,14 +455,14 @@ impl Session {
         }
     }
 
-    /// Starts a sample of the agent's processes. It replaces a running sample.
+    /// Starts to measure the activity of the agent's processes. Cancels a measurement that is still running.
     pub fn sample_processes(&mut self, generation: Generation) {
         let root = self.guard.as_ref().map_or(0, Guard::pid);
         let sample = CancellableTask::start(SAMPLE, None, move |_| sample_activity(root));
         self.sample = Some((generation, sample));
     }
 
-    /// Returns the input with the result of a sample.
+    /// Returns the core's input with the measured activity; `None` if no measurement is running.
     pub fn sampled(&mut self, result: Result<Option<Activity>, String>) -> Option<Input> {
         let (generation, _) = self.sample.take()?;
         Some(match result {

@@ -164,7 +164,7 @@ fn parse(name: &OsStr) -> Option<(Name, Form)> {
     let mut numbers = numbers.split('.');
     let iteration = numbers.next().filter(|number| number.len() >= 6)?;
     let attempt = numbers.next()?;
-    // An optional label follows after `-`.
+    // The attempt number may be followed by `-` and the label of a gate's transcript.
     let attempt = attempt
         .split_once('-')
         .map_or(attempt, |(number, _)| number);

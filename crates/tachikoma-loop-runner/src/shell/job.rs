@@ -96,7 +96,7 @@ pub(crate) struct Shell {
     guard: Option<Guard>,
     /// Number of commands that were started. The guard identifies a command by this number.
     number: u64,
-    /// Registers the guard while it runs, if its commands may control the loop; `None` if they may not.
+    /// Where a running guard is registered, so that the guard's commands may control the loop; `None` if they may not.
     commands: Option<(Arc<Family>, Hooks)>,
 }
 

@@ -123,7 +123,7 @@ fn every_format_is_read_with_its_original_meaning() {
         let text = fs::read_to_string(dir.path().join("state.json")).unwrap();
         let written = serde_json::from_str::<Value>(&text).unwrap()["state"].take();
         assert!(written.is_object());
-        // The snapshot has the state that the old program computed from its records. Applying the records today must give the same state.
+        // The old version computed the state in the snapshot. Applying its records with this version must give the same state.
         agrees(&saved.state, &fold(dir.path(), saved.seq), &written);
 
         let found = read(dir.path());

@@ -287,7 +287,7 @@ fn crowd(handle: &LoopHandle, thread: usize) -> usize {
 }
 
 #[test]
-fn hundred_callers_all_get_an_answer() {
+fn commands_of_100_concurrent_callers_are_all_answered() {
     let place = Place::new();
     let answers = run(async {
         let mut runner = open(place.config("sleep 1000")).await;

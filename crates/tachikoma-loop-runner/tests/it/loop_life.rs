@@ -113,7 +113,7 @@ fn every_subscriber_gets_every_state_change() {
 }
 
 #[test]
-fn journal_is_readable_after_the_end() {
+fn journal_is_complete_after_the_loop_has_ended() {
     let place = Place::new();
     run(eventful(&place));
     let history = place.history();

@@ -136,8 +136,8 @@ fn flood_of_output_uses_little_memory_and_does_not_block_other_tasks() {
 }
 
 #[test]
-fn endless_line_uses_little_memory() {
-    alone("process_output::endless_line_uses_little_memory", || {
+fn very_long_line_uses_little_memory() {
+    alone("process_output::very_long_line_uses_little_memory", || {
         run(async {
             let mut rig = Rig::new(CONTAINMENTS[1]);
             rig.sh("head -c 100000000 /dev/zero | tr '\\0' x; echo; echo after");

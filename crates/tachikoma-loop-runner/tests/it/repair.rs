@@ -70,7 +70,7 @@ fn what(repairs: &[(Repair, String)]) -> Vec<Repair> {
 
 // This test covers complaint 12 of users of similar programs.
 #[test]
-fn deleted_ralph_directory_is_repaired() {
+fn ralph_directory_is_recreated_after_it_was_deleted() {
     let (place, repairs) = check("rm -rf .ralph");
     assert_eq!(
         what(&repairs),
@@ -84,7 +84,7 @@ fn deleted_ralph_directory_is_repaired() {
 }
 
 #[test]
-fn moved_ralph_directory_is_repaired() {
+fn ralph_directory_is_recreated_after_it_was_moved() {
     let (_, repairs) = check("mv .ralph elsewhere");
     assert_eq!(
         what(&repairs),
@@ -93,7 +93,7 @@ fn moved_ralph_directory_is_repaired() {
 }
 
 #[test]
-fn deleted_loops_directory_is_repaired() {
+fn loops_directory_is_recreated_after_it_was_deleted() {
     let (_, repairs) = check("rm -rf .ralph/loops");
     assert_eq!(what(&repairs), [Repair::Journal]);
 }
@@ -250,7 +250,7 @@ fn touched_or_copied_snapshot_is_not_repaired() {
 }
 
 #[test]
-fn deleted_transcripts_directory_is_repaired() {
+fn transcripts_directory_is_recreated_after_it_was_deleted() {
     let (place, repairs) = check("rm -rf .ralph/sessions");
     assert_eq!(what(&repairs), []);
     let place = {

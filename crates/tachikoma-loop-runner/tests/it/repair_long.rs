@@ -56,7 +56,7 @@ fn deleted_files_are_repaired_while_the_agent_runs() {
 
 /// Another process deletes everything, and a second runner starts its own loop before the first one checks its files.
 #[test]
-fn runner_that_lost_its_lock_saves_its_journal_and_no_snapshot() {
+fn runner_that_lost_its_lock_saves_its_journal_but_no_snapshot() {
     let place = Place::new();
     let mut config = place.config(UNTIL_GO);
     // Saving at intervals is off, so that only a changed value triggers a save.

@@ -191,7 +191,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// Drops the prompts that wait for a server, and reports each as an interrupted turn.
+    /// Drops the prompts that wait for a server. If there were any, reports one interrupted turn.
     async fn cancel_waiting(&mut self) -> Result<(), End> {
         let before = self.waiting.len();
         self.waiting
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_absence_has_its_own_timeout() {
+    fn bridge_has_a_separate_timeout_for_each_reason_why_the_server_is_absent() {
         let start = monotonic();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let mut wait = Wait::default();

@@ -97,7 +97,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             // The old stream may still contain events of the aborted turn. A new one does not.
             conversation.reconnect().await?;
         }
-        // The id of the next prompt has to sort after all ids of the conversation.
+        // Reading the newest messages updates the clock, because the id of the next prompt has to sort after all ids of the conversation.
         unless_absent(page(conversation, &id, PAGES[0]).await)?;
         self.opened(conversation, id).await
     }

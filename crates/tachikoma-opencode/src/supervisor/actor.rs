@@ -55,7 +55,7 @@ pub struct Supervisor {
 /// State of the server and warnings when the supervisor started.
 #[derive(Debug)]
 struct Startup {
-    /// State of the server that the previous supervisor left; `None` if it stopped the server.
+    /// State of a server that was down or waiting for a restart when the previous supervisor ended; otherwise `None`.
     earlier: Option<ServerFile>,
     warnings: Vec<String>,
 }
@@ -192,7 +192,7 @@ impl Supervisor {
         &self.startup.warnings
     }
 
-    /// Returns the state of the server that the previous supervisor left; `None` if it stopped the server.
+    /// Returns the state of a server that was down or waiting for a restart when the previous supervisor ended; otherwise `None`.
     #[must_use]
     pub fn earlier(&self) -> Option<&ServerFile> {
         self.startup.earlier.as_ref()
@@ -247,7 +247,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits for the next input of the core.
+    /// Waits for the next input of the state machine in the core.
     async fn next(&mut self) -> Result<Option<ServerInput>, SupervisorError> {
         let deadline = self.state.next_deadline();
         let due = deadline.map(|deadline| self.clock.instant_of(deadline));
@@ -490,7 +490,7 @@ fn logins(settings: &SupervisorSettings) -> (Option<Login>, Option<Login>) {
     }
 }
 
-/// Returns the state of a server that its supervisor did not stop; `None` if it was stopped.
+/// Returns the state of a server that is down or waiting for a restart; otherwise `None`.
 fn earlier(state: &ServerState) -> Option<ServerFile> {
     match state.phase {
         ServerPhase::Waiting { .. } | ServerPhase::Down { .. } | ServerPhase::GaveUp { .. } => {

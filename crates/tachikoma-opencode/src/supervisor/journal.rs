@@ -212,7 +212,7 @@ mod tests {
     use tachikoma_core::supervise::{Jitter, ServerInput, ServerPolicy, StartedBy, step};
     use tachikoma_core::{Exit, Timestamp};
 
-    /// Simulates `times` crashes of a server and writes their records.
+    /// Simulates `times` crashes of a server and writes their records to the journal.
     fn crash(opened: &mut Opened, times: u64) {
         let policy = ServerPolicy {
             max_restart_attempts: 0,
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_drops_an_incomplete_line_and_moves_a_damaged_file_away() {
+    fn journal_drops_an_incomplete_last_line_and_renames_a_damaged_file() {
         let dir = tempfile::tempdir().unwrap();
         let mut opened = ServerJournal::open(dir.path()).unwrap();
         crash(&mut opened, 3);

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn log_that_is_turned_off_creates_no_file() {
+    fn disabled_log_creates_no_file() {
         let dir = tempfile::tempdir().unwrap();
         ServerLog::new(dir.path(), false).write(b"words\n").unwrap();
         assert_eq!(files(dir.path()), [] as [PathBuf; 0]);

@@ -14,7 +14,7 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 /// How long to wait for killed processes. SIGKILL takes effect at once unless a process is stuck in the kernel, which can last long.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of leftovers that are reported by name. A fork bomb leaves thousands of processes.
+/// Maximum number of leftover processes that are reported one by one. A fork bomb leaves thousands of processes.
 const LEFTOVERS_NAMED_MAX: usize = 64;
 
 /// One agent, identified by its generation.

@@ -74,7 +74,7 @@ fn set_git(command: &mut Command) {
     command.env(GIT_COUNT, next.to_string());
 }
 
-/// Returns why an agent could not be started. The system has one error number for a missing program and a missing directory, so the directory is
+/// Returns why an agent could not be started. ENOENT does not say if the program or the directory is missing, so the directory is
 /// checked again.
 fn failure(error: &io::Error, cwd: &Path) -> Failure {
     let errno = error.raw_os_error().unwrap_or_default();

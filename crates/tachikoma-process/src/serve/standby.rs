@@ -57,7 +57,7 @@ pub(super) fn divide() -> io::Result<Role> {
     let runner = getppid();
     let (socket, of_guard) = UnixStream::pair()?;
     let forked = spawn::fork()?;
-    // The kernel sends SIGCONT when the parent ends. It wakes a suspended process, and has no effect on a running one.
+    // The kernel sends SIGCONT to this process when its parent ends. It wakes a suspended process and has no effect on a running one.
     rustix::process::set_parent_process_death_signal(Some(Signal::CONT))?;
     let Some(guard) = forked else {
         set_name(GUARD_NAME);
@@ -100,7 +100,7 @@ impl Standby {
     }
 
     fn await_end_of_guard(&mut self) -> io::Result<()> {
-        // The kernel sends SIGCONT at the end of the runner, and the runner sends it to wake the guard.
+        // The standby gets SIGCONT from the kernel when the runner ends, and from the runner when the standby must wake the guard.
         let wakes = notes_of(SIGCONT)?;
         let mut deadline = None;
         while self.hear_guard()? != Received::End {

@@ -354,7 +354,9 @@ impl Reading<'_> {
             None => return Err(self.damaged("its journal has no record")),
         };
         if state.seq != self.manifest.seq || state.loop_id != self.manifest.loop_id {
-            return Err(self.damaged("it ends at another record than its manifest says"));
+            return Err(
+                self.damaged("it does not end at the requested record than its manifest says")
+            );
         }
         Ok((state, snapshot.core.working_dir))
     }

@@ -58,7 +58,7 @@ fn compressed_file_opens_by_its_plain_and_compressed_name() {
 }
 
 #[test]
-fn plain_file_is_used_if_a_compressed_one_exists_too() {
+fn plain_file_takes_precedence_over_its_compressed_copy() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, "right").unwrap();

@@ -34,9 +34,9 @@ pub type Place = Rc<Cell<u64>>;
 /// What a reader does with a line that cannot be decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDamage {
-    /// Returns the line unchanged, for callers that check each line.
+    /// The reader returns the line unchanged, because the caller checks each line.
     Pass,
-    /// The read fails.
+    /// The reader returns an error.
     Fail,
 }
 
@@ -298,7 +298,7 @@ impl<R: BufRead> Lines<R> {
                 piece
             }
             (Some(piece), OnDamage::Pass | OnDamage::Fail) => piece,
-            // An unencrypted line with a valid checksum must not be accepted as a record.
+            // An unencrypted line with a valid checksum is replaced by a text that is not a valid record, so that the caller rejects it.
             (None, OnDamage::Pass) if is_whole => b"a line that is not encrypted\n".to_vec(),
             (None, OnDamage::Pass) => line,
             // The process died while it wrote the last line, so the line is dropped.

@@ -243,7 +243,7 @@ fn passphrase_unlocks_the_generated_identity_and_a_lost_one_is_restored() {
 }
 
 #[test]
-fn file_for_another_key_does_not_count_as_damaged() {
+fn file_encrypted_for_another_key_is_not_reported_as_damaged() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (ours, theirs) = (
         recipient_set(dir.path(), Some(KEY)),
@@ -345,7 +345,7 @@ fn passphrase_decrypts_files_of_another_machine() {
     );
 }
 
-/// A file from another machine must not demand unlimited time and memory.
+/// A file from another machine must not be able to use unlimited time and memory for key derivation.
 #[test]
 fn work_factor_of_a_key_inside_a_file_is_limited() {
     let dir = tempfile::tempdir().unwrap();

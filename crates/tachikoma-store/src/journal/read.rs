@@ -336,7 +336,7 @@ pub fn read_lines(
     Ok(tail)
 }
 
-/// Returns the format version in the first record of a segment, which may be newer than this program.
+/// Returns the format version in the first record of a segment. This program may be too old to read that version.
 pub fn format_of(line: &[u8]) -> Option<u32> {
     #[derive(serde::Deserialize)]
     struct First {

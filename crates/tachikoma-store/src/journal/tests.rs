@@ -215,7 +215,7 @@ fn endless_line_is_damage_and_many_checksum_marks_are_read_quickly() {
 
 /// Values in a record may look like checksums, and bytes that are not UTF-8 are not part of a record.
 #[test]
-fn checksum_inside_a_record_does_not_end_it() {
+fn text_like_a_checksum_inside_a_record_does_not_end_the_record() {
     let mut line = Vec::new();
     let value = format!("a{CRC_MARK}00000000\"}}b");
     encode(&serde_json::json!({ "value": value }), &mut line);

@@ -7,7 +7,7 @@ use crate::epochs::Epochs;
 
 /// Recovers the state from the newest backup that contains the damaged records of the journal.
 ///
-/// A backup that is newer than the journal is used only if a loss is accepted, because records after the backup are lost.
+/// If the journal ends before the backup, the backup is used only with [`Loss::Accept`], because records after the backup are lost.
 pub fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
     let mut listed = backup::list(place.backups?, Some(place.loop_id)).ok()?;
     // The backup with the highest record number is the newest, because the clock may have been changed.

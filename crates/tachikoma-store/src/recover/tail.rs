@@ -24,7 +24,7 @@ pub struct Tail<'a> {
     /// Number of records that were read.
     pub records: u64,
     pub troubles: Vec<String>,
-    /// Whether there is damage in records that the snapshot contains.
+    /// Whether there is damage in records that the snapshot contains. Such damage is tolerated.
     pub tolerated: bool,
     /// Number of the last record that was read; `None` before the first one.
     pub last: Option<Seq>,

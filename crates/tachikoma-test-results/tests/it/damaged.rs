@@ -244,7 +244,7 @@ const LISTS: [List; 5] = [
 ];
 
 #[test]
-fn a_million_tests_are_counted_and_bounded() {
+fn a_million_tests_are_counted_within_the_memory_limit() {
     let before = peak_bytes();
     let long = "x".repeat(8);
     for (format, count, begin, end, of) in LISTS {
@@ -272,7 +272,7 @@ fn a_million_tests_are_counted_and_bounded() {
 }
 
 #[test]
-fn an_endless_line_is_skipped() {
+fn a_very_long_line_uses_little_memory_and_hides_no_test() {
     let before = peak_bytes();
     // A line of `size` megabytes without a newline.
     let of = |size: u64, head: &'static str, byte: u8, tail: &'static str| {
@@ -347,7 +347,7 @@ fn an_endless_line_is_skipped() {
 }
 
 #[test]
-fn other_endless_inputs_are_rejected_or_reported() {
+fn other_very_large_inputs_are_rejected_or_reported() {
     let deep = made(|number| (number < 2).then(|| b"<testsuite>".repeat(100_000)));
     let results = results::read(deep, None).unwrap();
     let text = results.problems[0].to_string();

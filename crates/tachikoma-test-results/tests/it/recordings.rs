@@ -181,7 +181,7 @@ fn invalid_utf8_in_test_names_is_replaced() {
 }
 
 #[test]
-fn other_documents_are_rejected_with_the_position() {
+fn documents_without_test_results_are_rejected_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |name: &str, bytes: &[u8], hint: Format| {
         let path = dir.path().join(name);
@@ -293,7 +293,7 @@ fn junit_variants_of_several_test_runners_are_read() {
 }
 
 #[test]
-fn a_given_format_wins_over_the_detected_one() {
+fn a_given_format_overrides_the_detected_one() {
     let text = "TAP version 13\nrunning 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
     assert_eq!(read(text).format, Format::Tap);
     let hinted = results::read(text.as_bytes(), Some(Format::Libtest)).unwrap();

@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// Decodes base64 without validation.
+/// Decodes base64; `None` if a character is not valid or the result is not UTF-8. Padding is not checked.
 fn decoded(text: &str) -> Option<String> {
     const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bytes = Vec::new();

@@ -48,7 +48,7 @@ pub enum Dialect {
 /// A request to the model.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// API of the request.
+    /// API that the client used for the request.
     pub dialect: Dialect,
     /// Kind of the request.
     pub kind: Kind,

@@ -33,7 +33,7 @@ fn one_prompt_gets_one_result() {
 }
 
 #[test]
-fn tools_change_the_work_tree_and_fill_the_context() {
+fn tool_calls_change_the_work_tree_and_increase_the_context_usage() {
     let usage = Usage::cached(20_000).growing_by(1_000);
     let scenario = Scenario::of([
         Turn::bash("echo one > one.txt; echo seen").using(usage),
@@ -122,7 +122,7 @@ fn an_idle_agent_only_acknowledges_an_interrupt() {
 }
 
 #[test]
-fn a_message_during_a_tool_belongs_to_the_turn() {
+fn message_that_arrives_during_a_tool_call_joins_the_turn() {
     let waiting = Turn::bash("echo x > started; until [ -e go ]; do sleep 0.05; done");
     let scenario =
         Scenario::of([waiting, Turn::text("not this")]).when("wrap up", Turn::text("wrapped up"));
@@ -141,7 +141,7 @@ fn a_message_during_a_tool_belongs_to_the_turn() {
 }
 
 #[test]
-fn a_message_during_a_text_is_a_new_turn() {
+fn message_that_arrives_during_a_text_starts_a_new_turn() {
     let slow = Turn::text("slowly, slowly, slowly").in_pieces(1, 20);
     let stage = Stage::new(&Scenario::of([slow, Turn::text("two")]));
     let mut talk = stage.start(&["--include-partial-messages"]);

@@ -160,7 +160,7 @@ fn agent_exits_at_the_configured_line_and_works_at_the_next_start() {
 }
 
 #[test]
-fn agent_continues_after_it_closed_its_stdout() {
+fn agent_continues_to_work_after_it_closed_its_stdout() {
     let wrong = Misbehaviour {
         close_stdout_at_line: Some(2),
         ..Misbehaviour::default()

@@ -95,7 +95,7 @@ fn a_turn_is_streamed_like_the_api() {
 }
 
 #[test]
-fn without_a_stream_the_message_is_sent_at_once() {
+fn response_without_streaming_is_one_message() {
     let turn = Turn::bash("ls").saying("looking");
     let model = ScriptedModel::start(Scenario::of([turn]));
     let mut body = conversation("hi", 0);
@@ -109,7 +109,7 @@ fn without_a_stream_the_message_is_sent_at_once() {
 }
 
 #[test]
-fn turns_are_for_the_main_conversation_only() {
+fn scenario_turns_answer_only_requests_of_the_main_conversation() {
     let scenario = Scenario::of([Turn::text("first"), Turn::text("second")]);
     let model = ScriptedModel::start(scenario);
     let mut errand = conversation("a title", 0);
@@ -205,7 +205,7 @@ fn a_rule_answers_its_words_and_uses_no_turn() {
 }
 
 #[test]
-fn errors_have_their_status_body_and_headers() {
+fn failed_turn_is_sent_with_its_status_body_and_headers() {
     let turn = Turn::status(429, "rate_limit_error", "slow down").header("retry-after", "3600");
     let model = ScriptedModel::start(Scenario::of([turn]));
     let response = ask(&model, &conversation("go", 0)).expect("a whole response");
@@ -296,7 +296,7 @@ fn hanging_connections_end_with_the_model() {
 }
 
 #[test]
-fn other_endpoints_answer_too() {
+fn model_answers_token_counts_and_rejects_unknown_paths() {
     let model = ScriptedModel::start(Scenario::default());
     let count = Client::send(&model, "/v1/messages/count_tokens", &conversation("go", 0));
     assert!(count.response().expect("a count").contains("input_tokens"));

@@ -67,7 +67,7 @@ fn quietly(command: &mut Command) -> Option<()> {
     status.ok()?.success().then_some(())
 }
 
-/// Prepares a service directory for runit or daemontools, which contains `run`. The child runs in the directory of its pipe.
+/// Prepares a service directory for runit or daemontools. Its script `run` starts the child `run` in `dir`, which has the child's pipe.
 fn service(program: &Path, dir: &Path) -> std::io::Result<Command> {
     let service = dir.join("service");
     fs::create_dir(&service)?;

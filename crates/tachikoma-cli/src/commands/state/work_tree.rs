@@ -18,7 +18,7 @@ use crate::sanitise::sanitise;
 /// Message for an unchanged work tree.
 const UNCHANGED: &str = "the work tree is unchanged";
 
-/// Message for a loop that can continue immediately.
+/// Message for a loop that can continue without a merge.
 const GOES_ON: &str = "`tachikoma run` continues";
 
 /// Unpacks the work of a backup if it may be missing here. Returns a message about the work tree and how to continue.

@@ -1,4 +1,4 @@
-//! Budgets: they are checked while a turn runs, between turns, and after a crash of the runner.
+//! Tests of budgets, which are checked while a turn runs, between turns, and after a crash of the runner.
 
 use std::time::Duration;
 

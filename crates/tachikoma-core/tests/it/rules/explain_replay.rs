@@ -116,7 +116,7 @@ fn explain_shows_reading_redline_and_rate_limits_of_a_reboot() {
        context 86 % (860 of 1 000 tokens), redline 85 %: reached
     => a reboot is due and allowed: context 86 % (860 of 1 000 tokens), redline 85 %: reached; no earlier reboot
     => the turn is ended for a reboot: context 86 % (860 of 1 000 tokens), redline 85 %: reached
-       the agent is signalled: interrupt
+       the agent gets the signal: interrupt
        the agent reported failure: without a reason
        1 tool call (Bash 1), 1 reading
        handed over after 2 s
@@ -164,7 +164,7 @@ fn explain_shows_failures_waits_and_the_end_with_counts() {
        agent  is up (pid 77)
     => the agent is silent (first_output_timeout ran out: the agent said nothing at all): its processes are sampled before it is ended
     => the turn is ended: first_output_timeout ran out: the agent said nothing at all; last activity 2 min 20 s ago
-       the agent is signalled: interrupt
+       the agent gets the signal: interrupt
        failed after 2 min 20 s, the 2nd in a row: first_output_timeout ran out: the agent said nothing at all
     => the loop ended: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: first_output_timeout ran out: the agent said nothing at all
     ");
@@ -190,7 +190,7 @@ fn explain_shows_the_rate_limit_that_delays_a_reboot() {
        context 96 % (960 of 1 000 tokens), redline 85 %: reached
     => a reboot is due, and allowed in 4 min 45 s: context 96 % (960 of 1 000 tokens), hard limit 95 %: reached; the last reboot 15 s ago, reboot.min_reboot_interval is 5 min; 1 in the last hour, reboot.max_reboots_per_hour = 10
     => the turn is ended for a reboot: context 96 % (960 of 1 000 tokens), hard limit 95 %: reached
-       the agent is signalled: interrupt
+       the agent gets the signal: interrupt
        the agent reported failure: without a reason
        no tool calls, 2 readings
        handed over after 16 s
@@ -248,7 +248,7 @@ fn explain_of_a_journal_without_reasons_says_that_they_were_not_recorded() {
        context 86 % (860 of 1 000 tokens), redline 85 %: reached
     => a reboot is due: context at 86%; the reason was not recorded by that version
     => the turn is ended for a reboot; the reason was not recorded by that version
-       the agent is signalled: interrupt
+       the agent gets the signal: interrupt
        the agent reported failure: without a reason
        1 tool call (Bash 1), 1 reading
        handed over after 2 s

@@ -87,7 +87,7 @@ fn session_with_an_empty_early_hand_off_waits_and_is_asked_again() {
 }
 
 #[test]
-fn hand_off_stays_in_use_until_there_is_a_newer_one() {
+fn hand_off_is_used_until_a_session_writes_a_newer_one() {
     let mut play = rebooted();
     play.seconds(400).measured(860).resulted(false);
     play.resulted(false).exited(0).opened();

@@ -51,7 +51,7 @@ fn stop_ends_the_loop_at_once_in_a_delay_a_backoff_and_a_pause() {
 }
 
 #[test]
-fn a_stop_waits_for_the_tool_call_in_flight() {
+fn graceful_stop_waits_for_running_tool_calls() {
     let mut play = Play::up(stream());
     play.tool("a").tool("b").hush().stop(Urgency::Graceful);
     play.seconds(3).tool_ended("a").seconds(3).tool_ended("b");
@@ -63,7 +63,7 @@ fn a_stop_waits_for_the_tool_call_in_flight() {
 }
 
 #[test]
-fn a_stop_waits_for_a_tool_call_at_most_graceful_timeout() {
+fn graceful_stop_waits_for_a_tool_call_no_longer_than_graceful_timeout() {
     let mut play = Play::up(stream());
     play.tool("a").hush().stop(Urgency::Graceful);
     play.seconds(10).tool("b").stop(Urgency::Graceful).sleep();

@@ -1,4 +1,4 @@
-//! Independent check of claims of completion: whether a claim may be accepted.
+//! Checks, without the code under test, that the simulated loop accepted a claim of completion only with enough evidence.
 
 use tachikoma_core::{Answers, GateResult, ObjectivesSeen, Policy, ScriptResult, ScriptVerdict};
 

@@ -249,7 +249,7 @@ impl World {
         }
     }
 
-    /// A runner starts the loop after all processes of an earlier runner have ended.
+    /// Simulates a runner that starts the loop after all processes of an earlier runner have ended.
     fn start(&mut self, coverage: &mut Coverage) {
         for agent in &mut self.agents {
             agent.alive = false;
@@ -264,7 +264,7 @@ impl World {
         self.feed(coverage, input);
     }
 
-    /// The operator acts, or the runner gets a signal.
+    /// Simulates a random command or request of the operator, a fault, or a signal to the runner.
     fn operate(&mut self, coverage: &mut Coverage) {
         if self.dice.one_in(12) {
             let trouble = self.trouble();

@@ -132,7 +132,7 @@ impl Place {
 }
 
 #[test]
-fn valid_files_are_good_and_unchanged() {
+fn verify_reports_valid_files_as_good_each_time() {
     let place = Place::new();
     let expected = "Good journal-0001.jsonl.zst: records 1 to 3\n\
                     Good journal-0002.jsonl: records 4 to 6\n\

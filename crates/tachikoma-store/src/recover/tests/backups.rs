@@ -79,7 +79,7 @@ fn recovery_skips_a_damaged_backup() {
 }
 
 #[test]
-fn damage_after_the_backup_is_refused_and_a_newer_backup_needs_loss_accepted() {
+fn recovery_from_a_backup_refuses_to_lose_later_records() {
     let mut place = Place::new();
     std::fs::remove_file(place.snapshot()).unwrap();
     back_up(&place);
