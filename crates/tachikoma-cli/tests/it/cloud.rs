@@ -287,7 +287,8 @@ fn an_address_with_a_password_is_refused_and_not_repeated() {
     let ran = crate::support::tachikoma(&scratch).run(run(&[], "true"));
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
     assert!(
-        ran.stderr.contains("must not contain a user name or a password"),
+        ran.stderr
+            .contains("must not contain a user name or a password"),
         "{}",
         ran.stderr
     );
