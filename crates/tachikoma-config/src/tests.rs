@@ -49,7 +49,6 @@ fn documented_configuration() -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-// This test covers complaint 9 of users of similar programs.
 #[test]
 fn documented_configuration_equals_the_defaults() {
     assert_eq!(loaded(CONTRACT).settings, Settings::default());

@@ -161,7 +161,7 @@ impl LoopSnapshots {
     }
 
     /// Surveys the work tree for the loop before a command changes it. Returns `None` if that is not possible: then
-    /// the changes are not attributed to anyone.
+    /// the changes have no recorded owner.
     pub fn tracker(
         &self,
         workspace: &Workspace,

@@ -117,7 +117,6 @@ fn next_runner_sees_a_dropped_runner_as_a_crash() {
     });
 }
 
-// This test covers complaint 9 of users of similar programs.
 #[test]
 fn session_timeout_ends_an_agent_that_hangs() {
     let place = Place::new();

@@ -212,7 +212,6 @@ fn with_lock() -> (Rig, std::fs::File) {
     (Rig::with_lock(CONTAINMENTS[1], Some(lock)), other)
 }
 
-// This test covers complaint 44 of users of similar programs.
 #[test]
 fn lock_is_held_until_the_guard_has_cleaned_up() {
     run(async {

@@ -31,7 +31,6 @@ fn each_stop_stage_sends_its_signal() {
     });
 }
 
-// This test covers complaint 43 of users of similar programs.
 #[test]
 fn agent_that_ignores_sigint_and_sigterm_is_killed_with_its_children() {
     for containment in CONTAINMENTS {

@@ -94,7 +94,6 @@ fn guard_that_cannot_be_started_is_an_error() {
     }
 }
 
-// This test covers complaint 8 of users of similar programs.
 #[test]
 fn stdin_is_the_prompt_and_then_end_of_file() {
     run(async {
@@ -150,7 +149,6 @@ fn agent_inherits_the_environment_with_changes_and_marker() {
     });
 }
 
-// This test covers complaint 47 of users of similar programs.
 #[test]
 fn agent_leads_its_own_session_and_inherits_no_descriptor() {
     run(async {

@@ -68,7 +68,6 @@ fn what(repairs: &[(Repair, String)]) -> Vec<Repair> {
     repairs.iter().map(|(what, _)| *what).collect()
 }
 
-// This test covers complaint 12 of users of similar programs.
 #[test]
 fn ralph_directory_is_recreated_after_it_was_deleted() {
     let (place, repairs) = check("rm -rf .ralph");
