@@ -237,7 +237,7 @@ fn make(
                 both.into()
             }
         });
-    install::cloud_environment(&mut command, ground, &installed.cache);
+    install::set_environment(&mut command, ground, &installed.cache);
     let ended = Live::start(&mut command)?.wait(PATIENCE);
     ended.map_err(|_| format!("{program} did not end within {PATIENCE:?}"))?;
     let report = dir.join(REPORT);

@@ -46,7 +46,7 @@ pub fn login() -> Option<Login> {
 }
 
 /// Runs the bridge until the runner or the server ends.
-pub fn play() -> ExitCode {
+pub fn run() -> ExitCode {
     let args = BridgeArgs::parse_from(std::env::args_os().skip(1));
     match serve(args) {
         Ok(end) => {

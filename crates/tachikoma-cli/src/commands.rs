@@ -51,7 +51,7 @@ pub const BRIDGE: &str = "opencode-bridge";
 /// Runs the command.
 pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     let urgency = |now: bool| if now { Urgency::Now } else { Urgency::Graceful };
-    let workspace = Workspace::here()?;
+    let workspace = Workspace::current()?;
     let runs_loop = matches!(&args.command, Command::Run(run) if !run.dry_run);
     diagnostics::install(
         args.verbose,
@@ -60,7 +60,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     )?;
     match args.command {
         Command::Run(run) if run.new => {
-            run::run(&workspace, &run).map_err(Failure::for_a_new_beginning)
+            run::run(&workspace, &run).map_err(Failure::suggest_new_loop)
         }
         Command::Run(run) => run::run(&workspace, &run),
         Command::Demo(demo) => demo::demo(&workspace, &demo),

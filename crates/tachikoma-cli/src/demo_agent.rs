@@ -23,7 +23,7 @@ const PACE: Duration = Duration::from_millis(350);
 const CRASHED: &str = ".demo-crashed";
 
 /// Runs one turn of the demo agent.
-pub fn play() -> ExitCode {
+pub fn run() -> ExitCode {
     let mut prompt = String::new();
     // An unreadable prompt is treated as empty, because the plan contains everything that is needed.
     let _ = std::io::stdin().read_to_string(&mut prompt);
@@ -33,13 +33,13 @@ pub fn play() -> ExitCode {
         return finish();
     };
     if prompt.contains("Hand-off") {
-        say("a hand-off: good, I know where we are");
+        print_text("a hand-off: good, I know where we are");
     }
     // A new session begins with an empty context. This session has used tokens for the items since its start.
     let first_of_session = session_start(done);
     let spent = 9_000 + (done - first_of_session) * ITEM_TOKENS;
     context(spent);
-    say(&format!("next: {item}"));
+    print_text(&format!("next: {item}"));
     work(item, &plan, spent)
 }
 
@@ -66,7 +66,7 @@ fn work(item: &str, plan: &str, spent: u64) -> ExitCode {
         id: "edit".to_owned(),
     });
     context(spent + ITEM_TOKENS);
-    say(&format!("done: {item} ({file})"));
+    print_text(&format!("done: {item} ({file})"));
     pause();
     print(&DemoLine::Result {
         success: true,
@@ -77,7 +77,7 @@ fn work(item: &str, plan: &str, spent: u64) -> ExitCode {
 
 fn finish() -> ExitCode {
     context(9_000);
-    say("every item of the plan is ticked");
+    print_text("every item of the plan is ticked");
     pause();
     print(&DemoLine::Result {
         success: true,
@@ -99,7 +99,7 @@ fn session_start(done: u64) -> u64 {
     })
 }
 
-fn say(text: &str) {
+fn print_text(text: &str) {
     print(&DemoLine::Text {
         text: text.to_owned(),
     });

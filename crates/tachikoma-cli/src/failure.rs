@@ -16,8 +16,8 @@ use tachikoma_loop_runner::{OpenError, RunError};
 use crate::out;
 
 /// Hint for files that cannot be decrypted: where keys are searched.
-const KEYS_HINT: &str = "nothing was changed; keys are looked for where `state.encrypt_identity_file`, `state.encrypt_passphrase_file` and the \
-     variable TACHIKOMA_STATE_PASSPHRASE say (`~` does not stand for the home directory there)";
+const KEYS_HINT: &str = "nothing was changed; check `state.encrypt_identity_file`, `state.encrypt_passphrase_file` and the \
+     variable TACHIKOMA_STATE_PASSPHRASE (`~` is not expanded in these paths)";
 
 /// Addition to [`KEYS_HINT`] for a user who wants to start a new loop.
 const LOST_HINT: &str =
@@ -71,7 +71,7 @@ impl Failure {
     }
 
     /// Returns the same failure with a hint for a user who wants to start a new loop.
-    pub fn for_a_new_beginning(mut self) -> Self {
+    pub fn suggest_new_loop(mut self) -> Self {
         if let Some(hint) = self.hint.as_mut().filter(|hint| *hint == KEYS_HINT) {
             hint.push_str(LOST_HINT);
         }
@@ -96,7 +96,7 @@ impl From<SettingsError> for Failure {
 
 impl Failure {
     /// Returns the failure for a file that cannot be read, because its key is missing or for another reason.
-    pub fn unread(path: &Path, error: &std::io::Error) -> Self {
+    pub fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         let what = format!("read {}: {error}", path.display());
         match is_locked(error) {
             true => Self::usage(what).hint(KEYS_HINT),

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use self::draft::Draft;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// Interval between checks whether a question was answered elsewhere, or the terminal is free again.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -222,7 +222,7 @@ async fn perform(handle: &LoopHandle, command: KeyCommand) -> Option<Option<u32>
         }
     };
     if let Ok(Answer::Refused { reason, .. }) = &answer {
-        out::note(&format!("note: {}", sanitise(reason)));
+        out::note(&format!("note: {}", sanitize(reason)));
     }
     if let Some(counted) = counted {
         let accepted = matches!(answer, Ok(Answer::Accepted { .. }));
@@ -256,7 +256,7 @@ impl KeyHandler {
                     if let Some(open) = open.as_ref().filter(|_| self.prints_questions) {
                         let what = match open {
                             Open::Question(question) => {
-                                let about = sanitise(&question.about);
+                                let about = sanitize(&question.about);
                                 format!("question {}: {about}", question.id)
                             }
                             Open::Pause => "paused".to_owned(),
@@ -281,7 +281,7 @@ impl KeyHandler {
                     open = None;
                 }
                 Pressed::Key(pressed) => {
-                    if self.act(asked, pressed) {
+                    if self.handle_key(asked, pressed) {
                         open = None;
                     }
                 }
@@ -291,7 +291,7 @@ impl KeyHandler {
     }
 
     /// Handles a pressed key. Returns whether it was an answer.
-    fn act(&mut self, open: &Open, pressed: u8) -> bool {
+    fn handle_key(&mut self, open: &Open, pressed: u8) -> bool {
         if let Open::Question(question) = open
             && pressed == DIFF
             && has_diff(question)
@@ -332,7 +332,7 @@ impl KeyHandler {
         if let Err(why) = self.draft.edit(&self.prompt, &self.working_dir) {
             let writing = false;
             self.send(KeyCommand::Hold { id, writing });
-            out::note(&format!("note: {}", sanitise(&why)));
+            out::note(&format!("note: {}", sanitize(&why)));
             out::note(&format!("  {}", open.offers()));
             return false;
         }

@@ -11,7 +11,7 @@ mod keys;
 mod out;
 mod report;
 mod runtime;
-mod sanitise;
+mod sanitize;
 mod sd_notify;
 mod secrets;
 mod signals;
@@ -35,8 +35,8 @@ fn main() -> ExitCode {
             handed = 2;
         }
         Some(commands::GUARD) => return tachikoma_loop_runner::process::serve(),
-        Some(commands::DEMO_AGENT) => return demo_agent::play(),
-        Some(commands::BRIDGE) => return bridge::play(),
+        Some(commands::DEMO_AGENT) => return demo_agent::run(),
+        Some(commands::BRIDGE) => return bridge::run(),
         Some(_) | None => {}
     }
     let mut words = std::env::args_os();

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 
-use crate::sanitise::is_harmless;
+use crate::sanitize::is_harmless;
 
 /// Escapes the characters that a terminal would interpret, and those that reorder text, as `\u001b`. Newlines and tabs are kept. In a JSON
 /// string the escape means the same character.

@@ -21,7 +21,7 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::mpsc;
 
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use line::Lines;
 use progress::Screen;
 
@@ -175,7 +175,7 @@ impl ReportWriter {
         match notice {
             Notice::Recorded(record) => self.record(record),
             Notice::Output { line, .. } if self.style == Style::Lines => {
-                self.screen.print(&format!("  | {}", sanitise(line)));
+                self.screen.print(&format!("  | {}", sanitize(line)));
             }
             Notice::OutputSkipped { lines } if self.style == Style::Lines => {
                 self.screen.print(&format!(

@@ -15,7 +15,7 @@ pub struct Notifier {
 
 impl Notifier {
     /// Reads the socket and the watchdog interval from the environment. Needs a Tokio runtime.
-    pub fn here() -> Self {
+    pub fn from_env() -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|name| connect(&name));
         let variable = |name| std::env::var(name).ok();
         let is_meant =

@@ -53,20 +53,23 @@ pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
 }
 
 /// Removes the passphrase of the state from the environment, and keeps its value in memory.
-pub fn shed_passphrase() -> Result<(), Failure> {
-    shed_but_passphrase(&[PASSPHRASE_VARIABLE.into()])
+pub fn remove_passphrase() -> Result<(), Failure> {
+    remove_all_but_passphrase(&[PASSPHRASE_VARIABLE.into()])
 }
 
 /// Removes variables from the environment. Only the value of the passphrase is kept.
-pub fn shed_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
+pub fn remove_all_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
     let passphrase = value(PASSPHRASE_VARIABLE);
     let needed = passphrase.map(|value| (PASSPHRASE_VARIABLE.to_owned(), value));
-    shed(names, &needed.into_iter().collect())
+    remove_unneeded(names, &needed.into_iter().collect())
 }
 
 /// Removes variables from the environment: executes this program again, with the same arguments in the same process, and passes the
 /// needed values to it. Returns only if none of the variables is in the environment.
-pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(), Failure> {
+pub fn remove_unneeded(
+    names: &[OsString],
+    needed: &BTreeMap<String, Secret>,
+) -> Result<(), Failure> {
     if !names.iter().any(|name| std::env::var_os(name).is_some()) {
         return Ok(());
     }

@@ -161,7 +161,7 @@ impl Heard {
             return;
         }
         if signal == Signal::INT.as_raw() {
-            self.press();
+            self.interrupt();
         } else if signal == Signal::TERM.as_raw() {
             self.handle.shut_down(signal, Urgency::Now);
         } else if signal == Signal::HUP.as_raw() {
@@ -180,7 +180,7 @@ impl Heard {
     }
 
     /// Handles a press of Ctrl-C: the first one stops, the second one stops now, the third one kills and exits.
-    fn press(&mut self) {
+    fn interrupt(&mut self) {
         self.presses += 1;
         let signal = Signal::INT.as_raw();
         self.handle.shut_down(signal, urgency_of(self.presses));

@@ -14,7 +14,7 @@ use tachikoma_loop_runner::store::trust::{Added, Agreement, Agreements};
 use crate::confirm::{agree, can_ask};
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 
 /// Maximum number of characters of a setting that are shown. Its origin is always shown.
@@ -71,7 +71,7 @@ impl Trust {
             return Ok(());
         }
         let agreement = Agreement::Configuration(loaded.guarded.digest());
-        if self.have(working_dir, &agreement) {
+        if self.is_agreed(working_dir, &agreement) {
             return Ok(());
         }
         let what =
@@ -102,7 +102,7 @@ impl Trust {
         let agreements = agreements_of(loop_id, overrides);
         if agreements
             .iter()
-            .all(|agreement| self.have(working_dir, agreement))
+            .all(|agreement| self.is_agreed(working_dir, agreement))
         {
             return Ok(());
         }
@@ -135,12 +135,12 @@ impl Trust {
     ) -> Result<Option<JoinHandle<()>>, Failure> {
         let mut new = agreements_of(loop_id, overrides);
         // Agreements that `--trust` gives are not recorded.
-        let is_known = is_new || self.have_recorded(working_dir, &Agreement::Loop(loop_id));
-        new.retain(|agreement| is_known && !self.have(working_dir, agreement));
+        let is_known = is_new || self.is_recorded(working_dir, &Agreement::Loop(loop_id));
+        new.retain(|agreement| is_known && !self.is_agreed(working_dir, agreement));
         if new.is_empty() {
             return Ok(None);
         }
-        self.hold_for_now(&new);
+        self.agree_for_this_run(&new);
         if is_below_a_guard() {
             return Ok(None);
         }
@@ -171,20 +171,20 @@ impl Trust {
     }
 
     /// Returns whether the user agreed, or `--trust` was given for this process.
-    pub fn have(&self, working_dir: &Path, agreement: &Agreement) -> bool {
-        self.now().contains(agreement) || self.have_recorded(working_dir, agreement)
+    pub fn is_agreed(&self, working_dir: &Path, agreement: &Agreement) -> bool {
+        self.now().contains(agreement) || self.is_recorded(working_dir, agreement)
     }
 
-    fn have_recorded(&self, working_dir: &Path, agreement: &Agreement) -> bool {
+    fn is_recorded(&self, working_dir: &Path, agreement: &Agreement) -> bool {
         self.kept(working_dir)
-            .is_ok_and(|kept| kept.have(agreement))
+            .is_ok_and(|recorded| recorded.have(agreement))
     }
 
     fn now(&self) -> std::sync::MutexGuard<'_, Vec<Agreement>> {
         self.for_now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold_for_now(&self, agreements: &[Agreement]) {
+    fn agree_for_this_run(&self, agreements: &[Agreement]) {
         self.now().extend_from_slice(agreements);
     }
 
@@ -196,7 +196,7 @@ impl Trust {
         question: &str,
     ) -> Result<(), Failure> {
         match self.untrusted {
-            Untrusted::Accept => self.hold_for_now(agreements),
+            Untrusted::Accept => self.agree_for_this_run(agreements),
             Untrusted::Warn => {
                 out::note(&format!("warning: {}", refused().what));
             }
@@ -268,7 +268,7 @@ pub fn guarded_lines(overrides: &BTreeMap<String, Override>) -> Vec<String> {
 pub fn listed(what: &str, lines: &[String]) -> String {
     let mut text = what.to_owned();
     for line in lines {
-        let shown = sanitise(line);
+        let shown = sanitize(line);
         let mut shown: String = shown.chars().take(SHOWN_CHARS_MAX).collect();
         let rest = line.chars().count().saturating_sub(SHOWN_CHARS_MAX);
         if rest > 0 {

@@ -62,7 +62,7 @@ pub struct Current {
 
 impl Workspace {
     /// Reads the current directory.
-    pub fn here() -> Result<Self, Failure> {
+    pub fn current() -> Result<Self, Failure> {
         let directory = std::env::current_dir().map_err(|error| {
             Failure::usage(format!("the current directory cannot be used: {error}"))
                 .hint("it may have been deleted or moved; `cd` to one that exists")
@@ -210,7 +210,7 @@ impl Workspace {
 
     /// Finds the working directory of a loop: this directory or a parent. A directory of another user is refused.
     pub fn working_dir(&self) -> Result<Option<PathBuf>, Failure> {
-        let found = self.upward(loops::working_dir_of);
+        let found = self.find_in_ancestors(loops::working_dir_of);
         if let Some(dir) = &found {
             owner::check_ralph(dir)?;
         }
@@ -230,14 +230,14 @@ impl Workspace {
 
     /// Finds a working directory that may contain files of Tachikoma to delete.
     pub fn purgeable_dir(&self) -> Result<Option<PathBuf>, Failure> {
-        let found = self.upward(loops::purgeable_dir_of);
+        let found = self.find_in_ancestors(loops::purgeable_dir_of);
         if let Some(dir) = &found {
             owner::check_ralph(dir)?;
         }
         Ok(found)
     }
 
-    fn upward(&self, find: impl Fn(&Path) -> Option<PathBuf>) -> Option<PathBuf> {
+    fn find_in_ancestors(&self, find: impl Fn(&Path) -> Option<PathBuf>) -> Option<PathBuf> {
         let configured = self.configured_dir();
         configured
             .into_iter()
@@ -389,14 +389,14 @@ impl Workspace {
     }
 
     /// Removes all secret variables from the environment of this process, for a command that runs git: git may run programs of the agent.
-    pub fn shed_secrets(&self) -> Result<(), Failure> {
+    pub fn remove_secrets_from_environment(&self) -> Result<(), Failure> {
         let loaded = self.layers().and_then(|layers| Ok(layers.load()?));
         // An error is ignored here: the command that needs the settings reports it.
         let names = loaded.map_or_else(
             |_| vec![PASSPHRASE_VARIABLE.into()],
             |loaded| secrets::secret_names(&loaded.settings),
         );
-        secrets::shed_but_passphrase(&names)
+        secrets::remove_all_but_passphrase(&names)
     }
 
     /// Returns the `PATH` variable; `None` if it is not set.

@@ -89,7 +89,7 @@ impl CloudEnvironment {
                 }
             }
         }
-        if has_its_own(&told) {
+        if has_credentials(&told) {
             return Ok(told);
         }
         let path = self.file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
@@ -126,7 +126,7 @@ impl CloudEnvironment {
 }
 
 /// Returns whether the variables contain credentials in one of the ways that the S3 library supports.
-fn has_its_own(told: &BTreeMap<String, String>) -> bool {
+fn has_credentials(told: &BTreeMap<String, String>) -> bool {
     [
         "aws_access_key_id",
         "aws_web_identity_token_file",

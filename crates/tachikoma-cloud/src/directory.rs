@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
-use crate::object::{LISTED_MAX, Object, Put, part, same, too_many};
+use crate::object::{LISTED_MAX, Object, Put, check_digest, part, too_many};
 
 /// Mode of stored files: only the owner can read them. They have the content of local backups, which are private too.
 const MODE: u32 = 0o600;
@@ -126,7 +126,7 @@ fn write(
         file.write_all(&bytes)
             .map_err(CloudError::io("write", path))?;
     }
-    same(sum.finish(), digest, name)?;
+    check_digest(sum.finish(), digest, name)?;
     file.sync_all().map_err(CloudError::io("sync", path))
 }
 

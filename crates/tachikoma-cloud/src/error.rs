@@ -117,7 +117,7 @@ impl CloudError {
         secrets: &[String],
         error: &object_store::Error,
     ) -> Self {
-        let words = words(error, name, secrets);
+        let words = describe(error, name, secrets);
         let store = store.to_owned();
         if ROLE_ADDRESSES.iter().any(|address| words.contains(address)) {
             return Self::Credentials(format!(
@@ -159,7 +159,7 @@ fn is_for_good(error: &io::Error) -> bool {
 }
 
 /// Returns the messages of all causes, the innermost last. An XML error page is reduced to its message.
-fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String {
+fn describe(error: &object_store::Error, name: &str, secrets: &[String]) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -211,7 +211,7 @@ fn tag<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    fn said(body: &str, secrets: &[&str]) -> String {
+    fn described(body: &str, secrets: &[&str]) -> String {
         let error = object_store::Error::Generic {
             store: "S3",
             source: body.to_owned().into(),
@@ -224,16 +224,16 @@ mod tests {
     fn xml_error_page_becomes_one_line_without_secrets() {
         let page = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>later</Message>\
                     <StringToSign>x</StringToSign></Error>";
-        assert_eq!(said(page, &[]), "s3://bucket: SlowDown: later");
+        assert_eq!(described(page, &[]), "s3://bucket: SlowDown: later");
         let repeats = "you sent hunter2 and\nit is wrong";
-        let told = said(repeats, &["hunter2"]);
+        let told = described(repeats, &["hunter2"]);
         assert!(told.contains("you sent *** and it is wrong"), "{told}");
-        let long = said(&format!("{}, hence: refused", "long ".repeat(1_000)), &[]);
+        let long = described(&format!("{}, hence: refused", "long ".repeat(1_000)), &[]);
         assert!(
             long.len() < 400 && long.ends_with("hence: refused"),
             "{long}"
         );
-        let no_credentials = said(
+        let no_credentials = described(
             "Error performing PUT http://169.254.169.254/latest/api/token",
             &[],
         );
@@ -241,7 +241,7 @@ mod tests {
             no_credentials.contains("no credentials were found"),
             "{no_credentials}"
         );
-        let red = said("\u{1b}[31mred\u{7}", &[]);
+        let red = described("\u{1b}[31mred\u{7}", &[]);
         assert!(!red.contains(char::is_control), "{red:?}");
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn too_many(shown: &str) -> CloudError {
     }
 }
 
-pub(crate) fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
+pub(crate) fn check_digest(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
     if found == *wanted {
         return Ok(());
     }

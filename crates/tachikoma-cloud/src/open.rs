@@ -57,7 +57,7 @@ fn parse(text: &str) -> Result<(Url, Kind), CloudError> {
         "gs" | "az" | "adl" | "azure" | "abfs" | "abfss" => Kind::Unproven,
         _ => {
             return wrong(
-                "it must begin with `s3://` or `file:///` (or, unproven, `gs://`, `az://` or `abfss://`)",
+                "it must begin with `s3://` or `file:///` (`gs://`, `az://` and `abfss://` are accepted, but not tested)",
             );
         }
     };

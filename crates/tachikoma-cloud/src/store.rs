@@ -12,7 +12,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPay
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
 use crate::directory;
-use crate::object::{LISTED_MAX, Object, PART_BYTES, Put, part, same, too_many};
+use crate::object::{LISTED_MAX, Object, PART_BYTES, Put, check_digest, part, too_many};
 use crate::upload::Upload;
 
 /// Maximum number of parts of one object in S3.
@@ -111,18 +111,18 @@ impl Store {
         let mut sum = Sum::default();
         let first = part(file, &mut sum).map_err(unread())?;
         if first.len() < PART_BYTES {
-            same(sum.finish(), digest, name)?;
+            check_digest(sum.finish(), digest, name)?;
             let options = PutOptions::from(PutMode::Create);
             let path = self.path(name);
             let put = self.inner.put_opts(&path, first.into(), options).await;
             return match put {
                 Ok(_) => Ok(Put::Created),
-                Err(error) if is_there(&error) => self.was_there(name, digest).await,
+                Err(error) if is_there(&error) => self.existing_object(name, digest).await,
                 Err(error) => Err(self.failed(name)(error)),
             };
         }
         // This is checked before the upload, so that an existing object is not sent again.
-        match self.was_there(name, digest).await {
+        match self.existing_object(name, digest).await {
             Err(error) if error.is_missing() => {}
             known => return known,
         }
@@ -144,7 +144,7 @@ impl Store {
                 }
             }
         }
-        let whole = sent.and_then(|()| same(sum.finish(), digest, name));
+        let whole = sent.and_then(|()| check_digest(sum.finish(), digest, name));
         let completed = match whole {
             Ok(()) => upload.parts().complete().await.map_err(|error| {
                 let was_there = is_there(&error);
@@ -160,7 +160,7 @@ impl Store {
             Err((was_there, error)) => {
                 upload.abort().await;
                 match was_there {
-                    true => self.was_there(name, digest).await,
+                    true => self.existing_object(name, digest).await,
                     false => Err(error),
                 }
             }
@@ -183,7 +183,7 @@ impl Store {
             directory::put(&directory, &name_, &mut file, &from, &digest_)
         });
         match put.await {
-            Ok(Ok(Put::WasThere)) => self.was_there(name, digest).await,
+            Ok(Ok(Put::WasThere)) => self.existing_object(name, digest).await,
             Ok(put) => put,
             Err(error) => Err(self.broken(&error)),
         }
@@ -198,7 +198,7 @@ impl Store {
     }
 
     /// Checks that an existing object has the right size.
-    async fn was_there(&self, name: &str, digest: &Digest) -> Result<Put, CloudError> {
+    async fn existing_object(&self, name: &str, digest: &Digest) -> Result<Put, CloudError> {
         let there = self.inner.head(&self.path(name)).await;
         let there = there.map_err(self.failed(name))?;
         if there.size != digest.bytes {

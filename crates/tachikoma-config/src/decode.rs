@@ -190,7 +190,7 @@ fn one_of(names: &[&str], conjunction: &str) -> String {
 }
 
 /// Returns a readable name of the type that serde expected.
-fn words(expected: &dyn Expected) -> String {
+fn expected_text(expected: &dyn Expected) -> String {
     let name = expected.to_string();
     match name.as_str() {
         "u16" | "u32" | "u64" => "a whole number".into(),
@@ -250,7 +250,11 @@ impl de::Error for Fault {
             (_, _) => None,
         };
         Self::Wrong {
-            says: format!("must be {}, not {}", words(expected), kind(&unexpected)),
+            says: format!(
+                "must be {}, not {}",
+                expected_text(expected),
+                kind(&unexpected)
+            ),
             hint,
         }
     }

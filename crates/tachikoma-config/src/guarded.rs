@@ -10,7 +10,7 @@ use super::keys::is_guarded;
 use super::problem::Origin;
 
 /// Returns whether a path may point outside of the project's directory.
-fn leads_out(path: &str) -> bool {
+fn is_outside_project(path: &str) -> bool {
     let inside = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     !Path::new(path).components().all(inside)
 }
@@ -38,7 +38,7 @@ impl Guarded {
         };
         // A prompt outside of the project needs agreement, because the content of the file is sent to the model's provider.
         let reads_elsewhere = matches!(key, "prompt_path" | "stop_conditions.objectives")
-            && value.as_str().is_some_and(leads_out);
+            && value.as_str().is_some_and(is_outside_project);
         if (is_guarded(key) && !is_strictest) || reads_elsewhere {
             self.0.push((key.to_owned(), value.clone(), origin.clone()));
             self.0.sort_by(|(one, ..), (other, ..)| one.cmp(other));

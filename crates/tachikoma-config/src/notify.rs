@@ -96,7 +96,7 @@ pub enum NotifyTarget {
 impl NotifyTarget {
     /// Returns whether a message can be sent to an address of this kind. It does not check that the address exists.
     #[must_use]
-    pub fn takes(self, url: &Secret) -> bool {
+    pub fn accepts(self, url: &Secret) -> bool {
         let url = url.expose();
         let schemes: &[&str] = match self {
             Self::Desktop | Self::Command => return true,

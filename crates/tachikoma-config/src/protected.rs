@@ -32,7 +32,10 @@ impl Protected {
     /// A pattern is not a valid glob.
     pub fn new<P: AsRef<str>>(patterns: &[P]) -> Result<Self, ProtectedError> {
         let (names, paths) = Self::read(patterns)?;
-        let build = |set: GlobSetBuilder| set.build().map_err(|error| bad("", &error.to_string()));
+        let build = |set: GlobSetBuilder| {
+            set.build()
+                .map_err(|error| invalid_pattern("", &error.to_string()))
+        };
         Ok(Self {
             names: build(names)?,
             paths: build(paths)?,
@@ -56,7 +59,7 @@ impl Protected {
             let plain = pattern.trim_end_matches('/');
             let from_top = plain.strip_prefix('/').unwrap_or(plain);
             if from_top.is_empty() {
-                return Err(bad(pattern, "it is empty"));
+                return Err(invalid_pattern(pattern, "it is empty"));
             }
             if plain.starts_with('/') {
                 paths.add(glob(pattern, from_top)?);
@@ -103,10 +106,10 @@ fn glob(pattern: &str, text: &str) -> Result<Glob, ProtectedError> {
         .literal_separator(true)
         .case_insensitive(true)
         .build()
-        .map_err(|error| bad(pattern, &error.kind().to_string()))
+        .map_err(|error| invalid_pattern(pattern, &error.kind().to_string()))
 }
 
-fn bad(pattern: &str, why: &str) -> ProtectedError {
+fn invalid_pattern(pattern: &str, why: &str) -> ProtectedError {
     ProtectedError {
         pattern: pattern.to_owned(),
         why: why.to_owned(),

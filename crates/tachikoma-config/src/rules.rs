@@ -433,7 +433,7 @@ fn notify_values(settings: &Settings, broken: &mut BrokenRules) {
                 "set `command` to the command line to run",
             );
         }
-        let is_wrong = |url: &Secret| url.expose() != Secret::MASK && !notify.to.takes(url);
+        let is_wrong = |url: &Secret| url.expose() != Secret::MASK && !notify.to.accepts(url);
         if notify.url.as_ref().is_some_and(is_wrong) {
             let to = notify.to.word();
             add(

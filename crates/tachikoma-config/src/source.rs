@@ -22,14 +22,17 @@ pub(super) struct NotToml {
 pub(super) fn parse(text: &str) -> Result<(Table, Lines), Vec<NotToml>> {
     let (spanned, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        let mut complaints: Vec<_> = errors.iter().map(|error| complaint(error, text)).collect();
-        complaints.sort_by_key(|complaint| complaint.line);
-        complaints.dedup_by_key(|complaint| complaint.line);
+        let mut complaints: Vec<_> = errors
+            .iter()
+            .map(|error| syntax_error(error, text))
+            .collect();
+        complaints.sort_by_key(|syntax_error| syntax_error.line);
+        complaints.dedup_by_key(|syntax_error| syntax_error.line);
         return Err(complaints);
     }
     let table = text
         .parse()
-        .map_err(|error| vec![number_complaint(&error, text)])?;
+        .map_err(|error| vec![number_error(&error, text)])?;
     let mut lines = BTreeMap::new();
     note_lines("", spanned.get_ref(), text, &mut lines);
     Ok((table, Lines(lines)))
@@ -49,7 +52,7 @@ impl Lines {
     }
 }
 
-fn complaint(error: &toml::de::Error, text: &str) -> NotToml {
+fn syntax_error(error: &toml::de::Error, text: &str) -> NotToml {
     let message = error.message().replace('\n', ", ");
     let named = error.span().and_then(|span| text.get(span));
     NotToml {
@@ -62,11 +65,11 @@ fn complaint(error: &toml::de::Error, text: &str) -> NotToml {
 }
 
 /// Returns the error for a number that is out of range. Well-formed TOML fails only for this reason.
-fn number_complaint(error: &toml::de::Error, text: &str) -> NotToml {
+fn number_error(error: &toml::de::Error, text: &str) -> NotToml {
     let number = error.span().and_then(|span| text.get(span));
     NotToml {
         what: format!("number `{}` is out of range", number.unwrap_or_default()),
-        ..complaint(error, text)
+        ..syntax_error(error, text)
     }
 }
 

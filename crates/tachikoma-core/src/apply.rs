@@ -308,7 +308,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             text,
             tell,
             operator,
-        } => notes::noted(state, text, *tell, *operator, time),
+        } => notes::record_note(state, text, *tell, *operator, time),
         LoopEvent::EndingRequested {
             cause,
             boundary_until,

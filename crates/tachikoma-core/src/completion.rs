@@ -142,7 +142,7 @@ impl ScriptResult {
     pub(crate) fn unclear(&self) -> Option<String> {
         match &self.verdict {
             ScriptVerdict::Unclear { problem } => Some(format!(
-                "the stop script `{}` is no help: {problem}",
+                "the stop script `{}` gave no usable answer: {problem}",
                 self.name
             )),
             ScriptVerdict::GoOn | ScriptVerdict::Claim | ScriptVerdict::Stop => None,

@@ -156,7 +156,11 @@ impl Explain {
             && *iteration != self.current.iteration
         {
             if self.current.iteration > 0 {
-                self.decision(record, format!("went on with iteration {iteration}"), None);
+                self.decision(
+                    record,
+                    format!("continued with iteration {iteration}"),
+                    None,
+                );
             }
             self.begin(*iteration);
         }

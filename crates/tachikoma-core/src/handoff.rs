@@ -195,7 +195,7 @@ fn objectives(text: &mut String, state: &State) {
     for words in &objectives.open {
         let _ = writeln!(text, "- {words}");
     }
-    rest(
+    count_of_rest(
         text,
         (open as usize).saturating_sub(objectives.open.len()),
         "more",
@@ -248,7 +248,7 @@ fn files(text: &mut String, state: &State, tree: &WorkTree) {
         let _ = writeln!(text, "- {file}");
     }
     let more = files.len().saturating_sub(FILES_NAMED_MAX) + unnamed;
-    rest(text, more, "more");
+    count_of_rest(text, more, "more");
 }
 
 fn commits(text: &mut String, tree: &WorkTree) {
@@ -260,11 +260,11 @@ fn commits(text: &mut String, tree: &WorkTree) {
         let _ = writeln!(text, "- {commit}");
     }
     let more = tree.commits.len().saturating_sub(COMMITS_NAMED_MAX);
-    rest(text, more, "before them");
+    count_of_rest(text, more, "before them");
 }
 
 /// Appends the number of items that a list leaves out.
-fn rest(text: &mut String, count: usize, what: &str) {
+fn count_of_rest(text: &mut String, count: usize, what: &str) {
     if count > 0 {
         let _ = writeln!(text, "- and {count} {what}");
     }

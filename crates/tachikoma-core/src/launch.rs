@@ -53,7 +53,7 @@ impl Launch {
 impl Launch {
     /// Returns the keys that changed in files or variables since an earlier launch, but that a flag overrides. Those changes apply to
     /// the next run.
-    pub(crate) fn keep_under(&mut self, before: &Self) -> Vec<String> {
+    pub(crate) fn keep_recorded_values(&mut self, before: &Self) -> Vec<String> {
         let mut hidden = Vec::new();
         for (key, now) in &mut self.overrides {
             if let Some(then) = before.overrides.get(key).filter(|it| it.under != now.under) {

@@ -31,14 +31,12 @@ mod apply;
 mod autocommit;
 mod commit_message;
 mod completion;
-mod completion_feedback;
 mod context;
 mod denials;
 mod effect;
 mod epoch;
 mod error_chain;
 mod event;
-mod evidence;
 mod exit;
 pub mod explain;
 mod handoff;
@@ -91,14 +89,12 @@ pub use completion::{
     Answers, AttemptEnd, Check, CheckStage, Claim, Completion, GateResult, ObjectivesSeen, Owed,
     Refusal, ScriptResult, ScriptVerdict,
 };
-pub use completion_feedback::completion_feedback;
 pub use context::Context;
 pub use denials::{DENIALS_MAX, Denial, Permitted, remedies};
 pub use effect::{Answer, Effect, Step};
 pub use epoch::Epoch;
 pub use error_chain::error_chain;
 pub use event::LoopEvent;
-pub use evidence::Evidence;
 pub use exit::{Exit, Leftover};
 pub use handoff::{LastSeen, WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use hooking::{HookKind, HookPoint, HookResult, HooksEnd, HooksStart, PendingHooks};
@@ -120,8 +116,8 @@ pub use outcome::{
 pub use phase::{Cause, Ending, Hooking, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 pub use policy::Policy;
 pub use policy::timeout::next_deadline;
-pub use progress::{Measured, Progress, SCORES_KEPT, Score};
-pub use prompt_preamble::prompt_preamble;
+pub use progress::{Evidence, Measured, Progress, SCORES_KEPT, Score};
+pub use prompt_preamble::text_before_prompt;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootReason, RebootResult};
 pub use record::Record;
 pub use recorded_input::RecordedInput;

@@ -1,6 +1,6 @@
 //! The rules of a loop, and functions that decide by these rules. Each decision has a reason for the user.
 
-pub mod backoff;
+mod backoff;
 pub mod budget;
 pub mod busy;
 pub mod completion;
@@ -15,6 +15,7 @@ pub mod timeout;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub use backoff::Backoff;
 use budget::Budgets;
 use completion::CompletionRules;
 
@@ -215,24 +216,6 @@ impl Default for StopTimeouts {
             interrupt: Duration::from_secs(10),
             terminate: Duration::from_secs(5),
             reap: Duration::from_secs(15),
-        }
-    }
-}
-
-/// The wait after failures: doubles with each failure in a row, up to a cap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// Wait after the first failure.
-    pub base: Duration,
-    /// Longest wait.
-    pub cap: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self {
-            base: Duration::from_secs(1),
-            cap: Duration::from_secs(60),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::number_format::{Grouped, Nth, Percent, Span};
 use crate::policy::context::{Level, hard_limit_percent, is_token_redline, level, redline_percent};
 use crate::policy::stop::Condition;
-use crate::policy::{RebootRules, backoff, stop};
+use crate::policy::{RebootRules, stop};
 use crate::{
     Cause, Claim, Context, Ending, GateResult, LimitedAttempt, Outcome, Policy, RebootBook,
     RebootReason, Session, State, Timestamp, Wait, WaitReason,
@@ -215,7 +215,7 @@ pub(crate) fn wait(policy: &Policy, state: &State, wait: Wait, now: Timestamp) -
     match wait.reason {
         WaitReason::Delay => format!("waits: iteration_delay is {}", Span(policy.iteration_delay)),
         WaitReason::Backoff => {
-            let delay = Span(backoff::delay(policy.backoff, state.failure_streak));
+            let delay = Span(policy.backoff.delay(state.failure_streak));
             let (nth, cap) = (Nth(state.failure_streak), Span(policy.backoff.cap));
             format!("backoff {delay}: {nth} failure in a row, doubled each time up to {cap}")
         }

@@ -125,7 +125,7 @@ impl Stepper<'_> {
     }
 
     /// Adds a reason for a decision. The next record stores it.
-    fn because(&mut self, reason: String) {
+    fn add_reason(&mut self, reason: String) {
         self.reasons.push(reason);
     }
 

@@ -168,7 +168,8 @@ pub struct ConditionSummary {
     /// The value and the limit in words.
     pub words: String,
     /// Estimated time at which the limit is reached; `None` if it cannot be estimated.
-    pub gone_at: Option<Timestamp>,
+    #[serde(rename = "gone_at")]
+    pub exhausted_at: Option<Timestamp>,
 }
 
 /// The work in the repository, as `status` prints it.
@@ -370,7 +371,7 @@ fn conditions(state: &State, now: Timestamp) -> Vec<ConditionSummary> {
         met: condition.met,
         words: condition.words,
         // A loop that has ended has no forecast.
-        gone_at: condition.gone_at.filter(|_| !ended),
+        exhausted_at: condition.exhausted_at.filter(|_| !ended),
     };
     conditions.into_iter().map(summary).collect()
 }

@@ -8,17 +8,18 @@ mod effect;
 mod end;
 mod event;
 mod input;
+mod messages;
 mod policy;
 mod state;
 mod step;
 mod verdict;
-mod words;
 
 pub use apply::apply;
 pub use effect::{ServerEffect, ServerStep};
 pub use end::{Purpose, ServerEnd};
 pub use event::{ServerEvent, ServerRecord};
 pub use input::{Answered, ServerInput, StartedBy};
+pub use messages::{Level, messages};
 pub use policy::{
     CRASH_LOOP, CRASH_WINDOW, HEALTHY_UPTIME, Jitter, RestartBackoff, RestartPolicy, ServerPolicy,
     StopSignals,
@@ -26,4 +27,3 @@ pub use policy::{
 pub use state::{Pulse, ServerPhase, ServerState};
 pub use step::step;
 pub use verdict::{History, StayReason, Verdict, verdict};
-pub use words::{Level, words};

@@ -84,9 +84,9 @@ impl TestsSeen {
         }
         let repeats = |id: &TestId, verdict: Verdict| {
             // A test that was not part of the previous run cannot have the same result as before.
-            self.tests
-                .get(id)
-                .is_some_and(|known| known.last_run == self.runs && same(known.last(), verdict))
+            self.tests.get(id).is_some_and(|known| {
+                known.last_run == self.runs && is_same_verdict(known.last(), verdict)
+            })
         };
         let not_run: BTreeSet<TestId> = self
             .tests
@@ -183,7 +183,7 @@ impl TestsSeen {
     }
 
     /// Returns all tests with their status, ordered by id.
-    fn standings(&self) -> impl Iterator<Item = (TestId, Standing)> {
+    fn statuses(&self) -> impl Iterator<Item = (TestId, Standing)> {
         self.tests
             .iter()
             .map(|(id, outcomes)| (*id, outcomes.standing()))
@@ -198,7 +198,7 @@ impl TestsSeen {
                 .is_some_and(|known| known.last_run == self.runs)
         };
         let mut names: Vec<(TestId, &str)> = self
-            .standings()
+            .statuses()
             .filter(|(id, found)| *found == standing && of_run(id))
             .filter_map(|(id, _)| Some((id, self.name(id)?)))
             .collect();
@@ -227,7 +227,7 @@ impl TestsSeen {
 }
 
 /// Returns whether two verdicts are stored in the same way.
-const fn same(left: Verdict, right: Verdict) -> bool {
+const fn is_same_verdict(left: Verdict, right: Verdict) -> bool {
     match (left, right) {
         (Verdict::Failed | Verdict::Errored, Verdict::Failed | Verdict::Errored) => true,
         (left, right) => left as u8 == right as u8,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn count(seen: &TestsSeen, standing: Standing) -> usize {
-        seen.standings()
+        seen.statuses()
             .filter(|(_, found)| *found == standing)
             .count()
     }
@@ -316,7 +316,7 @@ mod tests {
                     let shown = expected.is_of_interest().then_some(name.as_str());
                     assert_eq!(seen.name(id), shown, "seed {seed}, {name}");
                 }
-                assert_eq!(seen.standings().count(), model.0.len(), "seed {seed}");
+                assert_eq!(seen.statuses().count(), model.0.len(), "seed {seed}");
                 let text = serde_json::to_string(&seen).unwrap();
                 assert_eq!(serde_json::from_str::<TestsSeen>(&text).unwrap(), seen);
             }
@@ -423,7 +423,7 @@ mod tests {
             let run = seen.compare(true, results);
             assert!(run.ended.len() <= TESTS_KEPT_MAX && run.names.len() <= NAMES_KEPT_MAX);
             seen.apply(&run);
-            assert_eq!(seen.standings().count(), TESTS_KEPT_MAX);
+            assert_eq!(seen.statuses().count(), TESTS_KEPT_MAX);
             assert_eq!(count(&seen, Standing::Failing), 700);
             assert_eq!(names(&seen, Standing::Failing).len(), NAMES_KEPT_MAX);
             assert!(

@@ -10,13 +10,13 @@ use crate::{FsError, RALPH_DIR, atomic_file, make_dir, private, sync_dir};
 const NAME: &str = "quarantine";
 
 /// Maximum number of files in quarantine. A user would not read more.
-const THINGS_MAX: usize = 100;
+const ENTRIES_MAX: usize = 100;
 
 /// Maximum size of the quarantine in bytes. An agent that keeps damaging files must not fill the disk.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Maximum number of entries that are counted in a directory. A directory with more counts as too large.
-const ENTRIES_MAX: u32 = 10_000;
+const MEASURED_FILES_MAX: u32 = 10_000;
 
 /// Maximum number of deleted files that a message names. The others are only counted.
 const NAMED_MAX: usize = 3;
@@ -84,7 +84,7 @@ pub fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(), FsErro
 }
 
 /// A file or directory that was moved to the quarantine.
-struct Thing {
+struct Entry {
     /// Time when the file was moved to the quarantine, and its number among files of the same name. Together they define the order.
     came: ((i64, i64), u32),
     name: String,
@@ -96,18 +96,18 @@ struct Thing {
 /// working directory.
 pub fn bound(working_dir: &Path) -> Option<String> {
     let dir = dir(working_dir);
-    let mut things = things(&dir);
-    let mut bytes = things
+    let mut entries = entries(&dir);
+    let mut bytes = entries
         .iter()
         .fold(0_u64, |sum, thing| sum.saturating_add(thing.bytes));
-    if things.len() <= THINGS_MAX && bytes <= BYTES_MAX {
+    if entries.len() <= ENTRIES_MAX && bytes <= BYTES_MAX {
         return None;
     }
-    things.sort_by_key(|thing| thing.came);
-    let mut left = things.len();
+    entries.sort_by_key(|thing| thing.came);
+    let mut left = entries.len();
     let mut deleted = Vec::new();
-    for thing in things {
-        if left <= 1 || (left <= THINGS_MAX && bytes <= BYTES_MAX) {
+    for thing in entries {
+        if left <= 1 || (left <= ENTRIES_MAX && bytes <= BYTES_MAX) {
             break;
         }
         let path = dir.join(&thing.name);
@@ -131,13 +131,13 @@ pub fn bound(working_dir: &Path) -> Option<String> {
         named += &format!(" and {more} more");
     }
     Some(format!(
-        "{RALPH_DIR}/{NAME} held more than {THINGS_MAX} things or {} MiB; the oldest were deleted: {named}",
+        "{RALPH_DIR}/{NAME} had more than {ENTRIES_MAX} entries or {} MiB; the oldest were deleted: {named}",
         BYTES_MAX >> 20
     ))
 }
 
 /// Lists the files that were moved to the quarantine, in no particular order.
-fn things(dir: &Path) -> Vec<Thing> {
+fn entries(dir: &Path) -> Vec<Entry> {
     if in_the_way(dir) {
         return Vec::new();
     }
@@ -146,7 +146,7 @@ fn things(dir: &Path) -> Vec<Thing> {
         let name = entry.file_name().into_string().ok()?;
         let number = number_of(&name)?;
         let there = std::fs::symlink_metadata(entry.path()).ok()?;
-        Some(Thing {
+        Some(Entry {
             came: ((there.ctime(), there.ctime_nsec()), number),
             bytes: size(&entry.path()),
             name,
@@ -168,7 +168,7 @@ pub fn size(path: &Path) -> u64 {
     let mut waiting = vec![path.to_owned()];
     while let Some(path) = waiting.pop() {
         entries += 1;
-        if entries > ENTRIES_MAX {
+        if entries > MEASURED_FILES_MAX {
             return u64::MAX;
         }
         let Ok(there) = std::fs::symlink_metadata(&path) else {
@@ -177,7 +177,7 @@ pub fn size(path: &Path) -> u64 {
         if there.is_dir() {
             let below = std::fs::read_dir(&path).into_iter().flatten().flatten();
             let below = below.map(|entry| entry.path());
-            waiting.extend(below.take(ENTRIES_MAX as usize));
+            waiting.extend(below.take(MEASURED_FILES_MAX as usize));
         } else {
             bytes = bytes.saturating_add(there.len());
         }
@@ -227,7 +227,7 @@ fn free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
     });
     let next = taken.max().unwrap_or(0).checked_add(1).ok_or_else(|| {
         let source = io::Error::other(format!("no number is left for another {name}"));
-        FsError::io("find room in", dir)(source)
+        FsError::io("find a free name in", dir)(source)
     })?;
     Ok(dir.join(format!("{name}.{next}")))
 }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn names(working_dir: &Path) -> Vec<u32> {
-        let mut numbers: Vec<_> = things(&dir(working_dir))
+        let mut numbers: Vec<_> = entries(&dir(working_dir))
             .iter()
             .map(|thing| number_of(&thing.name).unwrap())
             .collect();
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn file_count_limit_deletes_the_oldest_files() {
         let place = tempfile::tempdir().unwrap();
-        for _ in 0..THINGS_MAX {
+        for _ in 0..ENTRIES_MAX {
             put(place.path(), 1);
         }
         assert_eq!(bound(place.path()), None);

@@ -52,7 +52,7 @@ pub fn read_secret(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     check(&found)?;
     let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(odd(&format!(
+        return Err(not_a_regular_file(&format!(
             "other users may access it (mode {mode:03o}); run `chmod 600 {}`",
             path.display()
         )));
@@ -68,22 +68,24 @@ pub fn read_all(source: impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = source.take(max + 1).read_to_end(&mut bytes)?;
     if read as u64 > max {
-        return Err(odd(&format!("it has more than {max} bytes")));
+        return Err(not_a_regular_file(&format!("it has more than {max} bytes")));
     }
     Ok(bytes)
 }
 
 fn check(there: &std::fs::Metadata) -> io::Result<()> {
     if there.is_symlink() {
-        return Err(odd("it is a symbolic link, and those are not followed"));
+        return Err(not_a_regular_file(
+            "it is a symbolic link, and those are not followed",
+        ));
     }
     if !there.is_file() {
-        return Err(odd("it is not a regular file"));
+        return Err(not_a_regular_file("it is not a regular file"));
     }
     Ok(())
 }
 
-fn odd(what: &str) -> io::Error {
+fn not_a_regular_file(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 

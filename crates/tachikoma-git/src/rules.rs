@@ -1,5 +1,6 @@
 //! Files that are left out of auto-commits, snapshots and rollbacks: protected files, large new files and the loop's own files.
-//! Git leaves out ignored files (`known_tree`), and `change_owner` leaves out changes of the user.
+//! Other modules leave out: ignored files and files beyond the total size of a commit (`known_tree`), changes of the user
+//! (`change_owner`), files that cannot be read (`index`), and nested repositories (`commit`).
 
 use std::path::Path;
 

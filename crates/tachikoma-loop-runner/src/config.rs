@@ -113,7 +113,7 @@ pub enum OpenCodeServer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
     /// This version does not support the agent yet.
-    #[error("agent `{0}` is not built yet")]
+    #[error("agent `{0}` is not supported yet")]
     NotBuilt(AgentName),
     /// The `command` agent has no program.
     #[error("agent `command` has no program")]

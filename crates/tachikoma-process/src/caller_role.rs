@@ -1,5 +1,8 @@
 //! Who may stop, pause and command a loop: finds the role of the calling process by its ancestors (operator, hook or agent).
 //!
+//! The operator and hooks may do everything. Everything else below a guard may only ask for the status, leave a note and claim completion.
+//! Requests of other users than root and the owner of the loop are refused before that, by the control server of the loop runner.
+//!
 //! Every process that an agent starts is a descendant of a guard. A process that leaves its session, its parent or its environment becomes a
 //! child of the guard or of this process, because both are subreapers.
 

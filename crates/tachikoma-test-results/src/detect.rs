@@ -23,7 +23,7 @@ pub(super) fn detect(source: &mut Source<impl Read>) -> Result<Option<Format>, R
             .unwrap_or_default();
         let head = String::from_utf8_lossy(head);
         let head = plain(head.trim_end_matches('\r'));
-        if let Some(format) = sign(&head) {
+        if let Some(format) = format_of(&head) {
             return Ok(Some(format));
         }
         nothing_before &= head.trim().is_empty();
@@ -95,15 +95,15 @@ fn document(ahead: &[u8], nothing_before: bool) -> Option<Format> {
 }
 
 /// Returns the format that a line is typical of. Formats that quote others are checked first.
-fn sign(line: &str) -> Option<Format> {
+fn format_of(line: &str) -> Option<Format> {
     type Sign = fn(&str) -> bool;
     let signs: [(Sign, Format); 5] = [
-        (go::is_sign, Format::Go),
-        (nextest::is_sign, Format::Nextest),
-        (libtest::is_sign, Format::Libtest),
-        (pytest::is_sign, Format::Pytest),
-        (tap::is_sign, Format::Tap),
+        (go::is_format, Format::Go),
+        (nextest::is_format, Format::Nextest),
+        (libtest::is_format, Format::Libtest),
+        (pytest::is_format, Format::Pytest),
+        (tap::is_format, Format::Tap),
     ];
-    let found = signs.iter().find(|(is_sign, _)| is_sign(line));
+    let found = signs.iter().find(|(is_format, _)| is_format(line));
     found.map(|(_, format)| *format)
 }

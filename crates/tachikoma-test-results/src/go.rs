@@ -9,7 +9,7 @@ use tachikoma_core::{TestId, Verdict};
 use super::collector::{Collector, TESTS_MAX};
 use super::lines::{Line, LineReader};
 
-pub(super) fn is_sign(line: &str) -> bool {
+pub(super) fn is_format(line: &str) -> bool {
     (line.starts_with('{') && line.contains("\"Action\":\"")) || not_built(line).is_some()
 }
 

@@ -195,7 +195,7 @@ pub fn read(reader: impl Read, hint: Option<Format>) -> Result<Results, ResultsE
         Format::Go => lines::read(&mut source, go::GoReader::default(), &mut into)?,
         Format::Tap => lines::read(&mut source, tap::TapReader::default(), &mut into)?,
     }
-    if source.is_beyond() {
+    if source.is_over_limit() {
         let line = source.line_number();
         into.problem(
             line,

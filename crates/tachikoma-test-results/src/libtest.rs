@@ -11,8 +11,8 @@ use super::lines::{Line, LineReader};
 /// Suffixes that rustdoc and libtest add to the name of a test.
 const REMARKS: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
 
-pub(super) fn is_sign(line: &str) -> bool {
-    announced(line).is_some()
+pub(super) fn is_format(line: &str) -> bool {
+    announced_count(line).is_some()
         || header(line).is_some()
         || line.starts_with("test result: ")
         || not_compiled(line).is_some()
@@ -87,7 +87,7 @@ impl LineReader for LibtestReader {
                 return;
             }
             let waits = self.run.as_ref().is_some_and(|run| run.last_waits);
-            if let Some(count) = announced(line.text).filter(|_| !waits) {
+            if let Some(count) = announced_count(line.text).filter(|_| !waits) {
                 self.died(line.number, into);
                 self.ran = true;
                 self.run = Some(Run {
@@ -177,7 +177,7 @@ impl Run {
             Verdict::Failed | Verdict::Errored => self.named.failed += 1,
             Verdict::Skipped => self.named.ignored += 1,
         }
-        into.add(line, &[binary, without_remarks(name)], verdict);
+        into.add(line, &[binary, without_annotations(name)], verdict);
     }
 
     /// Handles the totals line. Tests that are still pending count as passed, unless they are listed as failures.
@@ -186,10 +186,13 @@ impl Run {
             true => self.listed.take(),
             false => Vec::new(),
         };
-        let mut listed: Vec<&str> = listed.iter().map(|name| without_remarks(name)).collect();
+        let mut listed: Vec<&str> = listed
+            .iter()
+            .map(|name| without_annotations(name))
+            .collect();
         listed.sort_unstable();
         for name in self.waiting.take() {
-            let failed = listed.binary_search(&without_remarks(&name)).is_ok();
+            let failed = listed.binary_search(&without_annotations(&name)).is_ok();
             let verdict = if failed {
                 Verdict::Failed
             } else {
@@ -255,7 +258,7 @@ fn header(line: &str) -> Option<(Option<&str>, Binary<'_>)> {
     })
 }
 
-fn announced(line: &str) -> Option<u64> {
+fn announced_count(line: &str) -> Option<u64> {
     let (count, word) = line.strip_prefix("running ")?.split_once(' ')?;
     matches!(word, "test" | "tests").then(|| count.parse().ok())?
 }
@@ -301,7 +304,7 @@ fn verdict_of(text: &str) -> Option<Verdict> {
 
 /// Returns a name without its suffix, and without the line number of a documentation example, which changes when the file is edited.
 /// Several examples of one item are merged to one test with the worst result.
-fn without_remarks(name: &str) -> &str {
+fn without_annotations(name: &str) -> &str {
     let mut name = name;
     for remark in REMARKS {
         name = name.strip_suffix(remark).unwrap_or(name);
@@ -365,7 +368,7 @@ mod tests {
             ),
             ("src/lib.rs - odd (line x)", "src/lib.rs - odd (line x)"),
         ] {
-            assert_eq!(without_remarks(name), expected);
+            assert_eq!(without_annotations(name), expected);
         }
     }
 

@@ -8,7 +8,7 @@ use super::lines::{Line, LineReader};
 /// States are right-aligned to this column. Output of tests has another indentation.
 const STATE_COLUMNS: usize = 12;
 
-pub(super) fn is_sign(line: &str) -> bool {
+pub(super) fn is_format(line: &str) -> bool {
     line.starts_with(" Nextest run ID ") || started(line).is_some() || state_line(line).is_some()
 }
 
@@ -24,7 +24,7 @@ impl LineReader for NextestReader {
     fn line(&mut self, line: Line<'_>, into: &mut Collector) {
         if let Some(summary) = line.text.strip_prefix("     Summary [") {
             self.summed_up = true;
-            sum_up(summary, line.number, into);
+            add_summary(summary, line.number, into);
             return;
         }
         if started(line.text).is_some() {
@@ -62,7 +62,7 @@ fn started(line: &str) -> Option<&str> {
 }
 
 /// Parses a summary such as `   0.173s] 7/8 tests run: 3 passed (1 flaky), 4 failed, 1 skipped`.
-fn sum_up(summary: &str, line: u64, into: &mut Collector) {
+fn add_summary(summary: &str, line: u64, into: &mut Collector) {
     let Some((head, sums)) = summary
         .split_once("] ")
         .and_then(|(_, rest)| rest.split_once(" run: "))

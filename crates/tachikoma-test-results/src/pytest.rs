@@ -23,7 +23,7 @@ const QUOTING: [&str; 6] = [
     "warnings summary",
 ];
 
-pub(super) fn is_sign(line: &str) -> bool {
+pub(super) fn is_format(line: &str) -> bool {
     let known = |title: &str| {
         title == BEGIN || title == SUMMARY || QUOTING.contains(&title) || sums(title).is_some()
     };
@@ -59,7 +59,7 @@ enum PytestSection {
 impl LineReader for PytestReader {
     fn line(&mut self, line: Line<'_>, into: &mut Collector) {
         if let Some(title) = self.rule(line.text, '=') {
-            self.titled(title, line.number, into);
+            self.section_started(title, line.number, into);
             self.width.get_or_insert(line.text.chars().count());
             return;
         }
@@ -75,13 +75,13 @@ impl LineReader for PytestReader {
         }
         // With `-q` the totals line has no `===` around it.
         if let Some(sums) = sums(line.text) {
-            self.sum_up(sums, line.number, into);
+            self.add_summary(sums, line.number, into);
             return;
         }
         match self.section {
             PytestSection::Progress => self.progress(line, into),
             PytestSection::Summary => {
-                if let Some((name, verdict)) = summarised(line.text) {
+                if let Some((name, verdict)) = summary_line(line.text) {
                     self.add(name, verdict, line.number, into);
                 }
             }
@@ -110,7 +110,7 @@ impl PytestReader {
         (begins || self.width.is_none_or(fits)).then_some(title)
     }
 
-    fn titled(&mut self, title: &str, line: u64, into: &mut Collector) {
+    fn section_started(&mut self, title: &str, line: u64, into: &mut Collector) {
         let sums = sums(title);
         if self.section == PytestSection::Quoted && title == BEGIN {
             self.nested += 1;
@@ -125,7 +125,7 @@ impl PytestReader {
         } else if title == SUMMARY {
             self.section = PytestSection::Summary;
         } else if let Some(sums) = sums {
-            self.sum_up(sums, line, into);
+            self.add_summary(sums, line, into);
         } else if QUOTING.contains(&title) || title.starts_with("slowest ") {
             self.section = PytestSection::Quoted;
         }
@@ -156,7 +156,7 @@ impl PytestReader {
         into.add(line, &[name], verdict);
     }
 
-    fn sum_up(&mut self, sums: PytestTotals, line: u64, into: &mut Collector) {
+    fn add_summary(&mut self, sums: PytestTotals, line: u64, into: &mut Collector) {
         let (all, before) = (into.named(), self.before);
         let passed =
             all.passed + all.flaky - before.passed.min(all.passed) - before.flaky.min(all.flaky);
@@ -240,7 +240,7 @@ fn of_worker(line: &str) -> Option<(&str, Verdict)> {
         None => rest,
     };
     let (word, name) = rest.split_once(' ')?;
-    Some((name.trim_end(), word_of(word)?))
+    Some((name.trim_end(), verdict_of_word(word)?))
 }
 
 /// Splits a line that begins with the name of a test into the name and the rest.
@@ -277,10 +277,10 @@ fn verdict(text: &str) -> Option<Verdict> {
     let (word, rest) = text.split_at(end);
     let rest = rest.trim_start();
     let ends = rest.is_empty() || rest.starts_with('(') || rest.starts_with('[');
-    word_of(word).filter(|_| ends)
+    verdict_of_word(word).filter(|_| ends)
 }
 
-fn word_of(word: &str) -> Option<Verdict> {
+fn verdict_of_word(word: &str) -> Option<Verdict> {
     match word {
         "PASSED" | "XPASS" => Some(Verdict::Passed),
         "FAILED" => Some(Verdict::Failed),
@@ -293,9 +293,9 @@ fn word_of(word: &str) -> Option<Verdict> {
 }
 
 /// Parses a line of the summary such as `FAILED test_calc.py::test_many[c - d-2] - AssertionError: assert ...`.
-fn summarised(line: &str) -> Option<(&str, Verdict)> {
+fn summary_line(line: &str) -> Option<(&str, Verdict)> {
     let (word, rest) = line.split_once(' ')?;
-    let verdict = word_of(word)?;
+    let verdict = verdict_of_word(word)?;
     // The summary shows skipped tests as a count and a location, without their names.
     if rest.starts_with('[') {
         return None;
@@ -380,8 +380,8 @@ mod tests {
                 Verdict::Failed,
             ),
         ] {
-            assert_eq!(summarised(line), Some((name, expected)), "{line}");
+            assert_eq!(summary_line(line), Some((name, expected)), "{line}");
         }
-        assert_eq!(summarised("SKIPPED [1] t.py:36: not today"), None);
+        assert_eq!(summary_line("SKIPPED [1] t.py:36: not today"), None);
     }
 }

@@ -46,10 +46,10 @@ impl<R: Read> Source<R> {
         while self.end - self.start < PEEK_BYTES && !self.ended {
             self.fill()?;
         }
-        Ok(self.ahead())
+        Ok(self.unread_bytes())
     }
 
-    fn ahead(&self) -> &[u8] {
+    fn unread_bytes(&self) -> &[u8] {
         self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
@@ -80,7 +80,7 @@ impl<R: Read> Source<R> {
     }
 
     /// Returns whether the input was longer than the limit.
-    pub const fn is_beyond(&self) -> bool {
+    pub const fn is_over_limit(&self) -> bool {
         self.left == 0
     }
 
@@ -108,11 +108,11 @@ impl<R: Read> BufRead for Source<R> {
         while self.start == self.end && !self.ended {
             self.fill()?;
         }
-        Ok(self.ahead())
+        Ok(self.unread_bytes())
     }
 
     fn consume(&mut self, count: usize) {
-        let taken = self.ahead().get(..count).unwrap_or_default();
+        let taken = self.unread_bytes().get(..count).unwrap_or_default();
         self.lines += taken.iter().filter(|byte| **byte == b'\n').count() as u64;
         self.start += count.min(self.end - self.start);
     }
@@ -140,7 +140,7 @@ mod tests {
         let mut rest = Vec::new();
         source.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, bytes);
-        assert!(source.peek().unwrap().is_empty() && !source.is_beyond());
+        assert!(source.peek().unwrap().is_empty() && !source.is_over_limit());
     }
 
     #[test]
@@ -149,6 +149,6 @@ mod tests {
         let mut rest = Vec::new();
         source.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"a\nb\nc");
-        assert_eq!((source.line_number(), source.is_beyond()), (3, true));
+        assert_eq!((source.line_number(), source.is_over_limit()), (3, true));
     }
 }

@@ -20,8 +20,8 @@ const WAITING_BYTES_MAX: usize = NAMES_BYTES_MAX;
 /// Estimated memory of one result in bytes, without its name.
 const RESULT_BYTES: usize = 32;
 
-pub(super) fn is_sign(line: &str) -> bool {
-    let file = matches!(of_prove(line), Some((_, "")));
+pub(super) fn is_format(line: &str) -> bool {
+    let file = matches!(prove_line(line), Some((_, "")));
     file || line.starts_with("TAP version ") || plan(line).is_some() || point(line).is_some()
 }
 
@@ -189,7 +189,7 @@ impl TapReader {
             return Vec::new();
         };
         children.check_plan(into);
-        self.no_longer_wait(&children);
+        self.stop_waiting_for_plan(&children);
         match children.opened_by {
             // The closing brace of the subtest is missing.
             Some((name, verdict)) => {
@@ -200,7 +200,7 @@ impl TapReader {
         }
     }
 
-    fn no_longer_wait(&mut self, level: &Level) {
+    fn stop_waiting_for_plan(&mut self, level: &Level) {
         let bytes = level
             .results
             .iter()
@@ -217,7 +217,7 @@ impl TapReader {
         let Some(parent) = self.levels.len().checked_sub(1) else {
             return;
         };
-        self.no_longer_wait(&last);
+        self.stop_waiting_for_plan(&last);
         let name = match last.opened_by {
             Some((name, _)) => name,
             None => std::mem::take(&mut self.level(parent, line).announced),
@@ -250,7 +250,7 @@ impl TapReader {
         if text.starts_with("TAP version ") {
             self.stream_ended(line, into);
             self.level(0, line);
-        } else if let Some((file, rest)) = of_prove(text) {
+        } else if let Some((file, rest)) = prove_line(text) {
             let skipped = rest.starts_with("skipped");
             if rest.is_empty() || skipped {
                 self.stream_ended(line, into);
@@ -366,7 +366,7 @@ fn directive(rest: &str) -> (&str, bool) {
 }
 
 /// Parses the name of a test file that `prove` prints (`t/calc.t ..... `). Returns the file and the text after it.
-fn of_prove(text: &str) -> Option<(&str, &str)> {
+fn prove_line(text: &str) -> Option<(&str, &str)> {
     let (file, rest) = text.split_once(" ..")?;
     let named = !file.contains(char::is_whitespace) && file.contains('.');
     named.then(|| (file, rest.trim_start_matches('.').trim()))

@@ -12,9 +12,9 @@ pub struct Behaviour {
     /// Size of the context window that the fake agent reports, in tokens.
     pub window: u64,
     /// How the first, second, ... process of the fake agent misbehaves.
-    pub starts: Vec<Misbehaviour>,
+    pub starts: Vec<Misbehavior>,
     /// How all processes after those of `starts` misbehave.
-    pub always: Misbehaviour,
+    pub always: Misbehavior,
 }
 
 impl Default for Behaviour {
@@ -22,7 +22,7 @@ impl Default for Behaviour {
         Self {
             window: WINDOW_TOKENS,
             starts: Vec::new(),
-            always: Misbehaviour::default(),
+            always: Misbehavior::default(),
         }
     }
 }
@@ -30,7 +30,7 @@ impl Default for Behaviour {
 /// How one process of the fake agent misbehaves. Lines are output lines, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Misbehaviour {
+pub struct Misbehavior {
     /// The process never prints anything.
     pub hang_at_start: bool,
     /// The process hangs after it has printed this line.

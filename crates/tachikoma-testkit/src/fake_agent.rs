@@ -18,7 +18,7 @@ mod turn;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-pub use crate::behavior::{Behaviour, Ignored, Misbehaviour, WhileSilent};
+pub use crate::behavior::{Behaviour, Ignored, Misbehavior, WhileSilent};
 
 /// Environment variable with the path of the scenario file.
 pub const SCENARIO_VAR: &str = "FAKE_AGENT_SCENARIO";
@@ -34,14 +34,14 @@ pub const STAMPS_VAR: &str = "FAKE_AGENT_STAMPS";
 
 /// Settings of the fake agent from environment variables.
 #[derive(Debug, Clone, Default)]
-struct CloudEnvironment {
+struct AgentEnvironment {
     scenario: Option<PathBuf>,
     replay: Option<PathBuf>,
     real_speed: bool,
     state: Option<PathBuf>,
 }
 
-impl CloudEnvironment {
+impl AgentEnvironment {
     fn read() -> Self {
         let path = |name| std::env::var_os(name).map(PathBuf::from);
         Self {
@@ -58,7 +58,7 @@ impl CloudEnvironment {
 #[expect(clippy::print_stderr, reason = "it is a program's main")]
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match run::run(&words, &CloudEnvironment::read()) {
+    match run::run(&words, &AgentEnvironment::read()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("{error}");

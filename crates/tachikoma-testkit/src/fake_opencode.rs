@@ -38,9 +38,9 @@ const USER_VAR: &str = "OPENCODE_SERVER_USERNAME";
 #[serde(deny_unknown_fields, default)]
 pub struct Script {
     /// How the first, second, ... server misbehaves.
-    pub starts: Vec<Misbehaviour>,
+    pub starts: Vec<Misbehavior>,
     /// How all servers after those of `starts` misbehave.
-    pub always: Misbehaviour,
+    pub always: Misbehavior,
     /// How each server answers a prompt.
     pub turn: TurnScript,
 }
@@ -79,7 +79,7 @@ impl Default for TurnScript {
 /// How one server misbehaves.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Misbehaviour {
+pub struct Misbehavior {
     /// The server exits at once with this code.
     pub exit: Option<u8>,
     /// The server exits with this code after this many health requests.
@@ -130,7 +130,7 @@ pub struct Misbehaviour {
 
 /// A running server.
 struct Server {
-    misbehaviour: Misbehaviour,
+    misbehavior: Misbehavior,
     state: Option<PathBuf>,
     /// Required value of the `Authorization` header; `None` if no password is required.
     authorization: Option<String>,
@@ -171,11 +171,11 @@ fn run(words: &[String]) -> Result<u8, String> {
     };
     let mine = script.starts.get(number).unwrap_or(&script.always).clone();
     let server = Server::new(mine, state, script.turn);
-    misbehave::at_start(&server.misbehaviour)?;
-    if let Some(code) = server.misbehaviour.exit {
+    misbehave::at_start(&server.misbehavior)?;
+    if let Some(code) = server.misbehavior.exit {
         return Ok(code);
     }
-    if server.misbehaviour.mute {
+    if server.misbehavior.mute {
         misbehave::for_ever();
     }
     let listener = TcpListener::bind((args.hostname.as_str(), args.port));
@@ -197,18 +197,18 @@ fn run(words: &[String]) -> Result<u8, String> {
 }
 
 impl Server {
-    fn new(misbehaviour: Misbehaviour, state: Option<PathBuf>, turn: TurnScript) -> Self {
+    fn new(misbehavior: Misbehavior, state: Option<PathBuf>, turn: TurnScript) -> Self {
         let variable = |name| std::env::var(name).ok();
-        let password = misbehaviour.password.clone().or(variable(PASSWORD_VAR));
+        let password = misbehavior.password.clone().or(variable(PASSWORD_VAR));
         let user = variable(USER_VAR).unwrap_or_else(|| "opencode".to_owned());
-        let grandchild = misbehaviour.grandchild.as_deref().map(misbehave::leave);
+        let grandchild = misbehavior.grandchild.as_deref().map(misbehave::leave);
         Self {
-            conversations: Conversations::kept_in(state.as_ref(), misbehaviour.forgets),
+            conversations: Conversations::kept_in(state.as_ref(), misbehavior.forgets),
             turn,
             prompts: 0.into(),
             cuts: 0.into(),
             authorization: password.map(|password| format!("{user}:{password}")),
-            misbehaviour,
+            misbehavior,
             state,
             grandchild,
             answered: 0.into(),

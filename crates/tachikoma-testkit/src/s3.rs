@@ -26,7 +26,7 @@ pub const KEY: (&str, &str) = ("AKIDTEST", "secret-of-the-test");
 
 /// How the server misbehaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Misbehaviour {
+pub enum Misbehavior {
     /// The server does not misbehave.
     #[default]
     None,
@@ -51,7 +51,7 @@ pub struct S3 {
 
 #[derive(Debug, Default)]
 struct Behaviour {
-    wrong: Misbehaviour,
+    wrong: Misbehavior,
     /// All requests, as `PUT /bucket/name?query if-none-match: *`.
     asked: Vec<String>,
 }
@@ -97,7 +97,7 @@ impl S3 {
     }
 
     /// Sets how the server misbehaves from now on.
-    pub fn behave(&self, wrong: Misbehaviour) {
+    pub fn behave(&self, wrong: Misbehavior) {
         lock(&self.behaves).wrong = wrong;
     }
 
@@ -127,7 +127,7 @@ impl S3 {
     /// Restarts the server at the same address, with its objects.
     pub fn revive(&mut self) {
         self.kill();
-        self.behave(Misbehaviour::None);
+        self.behave(Misbehavior::None);
         let (_, life) = live(&self.dir, self.address, &self.behaves);
         self.life = Some(life);
     }
@@ -261,24 +261,24 @@ async fn answer(
     };
     let writes = matches!(*request.method(), Method::PUT | Method::POST);
     match wrong {
-        Misbehaviour::Refuses(status, code) if writes => {
+        Misbehavior::Refuses(status, code) if writes => {
             let page = format!(
                 "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as requested</Message></Error>"
             );
             let response = Response::builder().status(status);
             return Ok(response.body(Body::from(page)).expect("an answer"));
         }
-        Misbehaviour::None | Misbehaviour::Refuses(..) => {}
-        Misbehaviour::Slow(time) => {
+        Misbehavior::None | Misbehavior::Refuses(..) => {}
+        Misbehavior::Slow(time) => {
             let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
         }
-        Misbehaviour::ListsNothing => {
+        Misbehavior::ListsNothing => {
             let query = request.uri().query().unwrap_or_default();
             if query.contains("list-type") {
                 std::future::pending::<()>().await;
             }
         }
-        Misbehaviour::DiesAtPart(part) => {
+        Misbehavior::DiesAtPart(part) => {
             let query = request.uri().query().unwrap_or_default();
             if query.contains(&format!("partNumber={part}")) {
                 dies.send_replace(false);

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::{Ground, usages};
-use super::looping::{Looping, only, outcomes, told};
+use super::looping::{Looping, event_names, only, outcomes};
 
 /// Exit code of a loop that reached its budget.
 const STOPPED: i32 = 4;
@@ -41,7 +41,12 @@ pub fn kept(ground: &Ground) -> String {
     let dollar = [("STOP_CONDITIONS__MAX_COST_USD", "1.00")];
     let events = Looping::start(ground, &model, &dollar, 9).ended(STOPPED);
     let first = expect_kept(&events, &model, 1.0, ROUNDING);
-    assert_eq!(outcomes(&events), ["interrupted"], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["interrupted"],
+        "{}",
+        event_names(&events)
+    );
     let more = [("STOP_CONDITIONS__MAX_COST_USD", "2.00")];
     let events = Looping::start(ground, &model, &more, 9).ended(STOPPED);
     let second = expect_kept(&events, &model, 2.0, 2.0 * ROUNDING);
@@ -60,7 +65,7 @@ fn expect_kept(events: &[Value], model: &ScriptedModel, budget: f64, rounding: f
         spent >= budget && spent - last < budget,
         "${spent:.4} in {} answers: {}",
         sent.len(),
-        told(events)
+        event_names(events)
     );
     let stats = &only(events, "stopped")["stats"];
     let known = stats["cost_microusd"].as_f64().unwrap_or_default() / 1e6;

@@ -3,7 +3,7 @@
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::Ground;
-use super::looping::{LIMIT_REACHED, Looping, of_type, only, outcomes, told};
+use super::looping::{LIMIT_REACHED, Looping, event_names, of_type, only, outcomes};
 
 /// Exit code of a loop with completed work.
 const DONE: i32 = 0;
@@ -35,7 +35,7 @@ pub fn claims(ground: &Ground) -> String {
     ];
     let events = Looping::start(ground, &model, &settings, 20).end(DONE);
     let refused = of_type(&events, "claim_refused").len();
-    assert_eq!(refused, FALSE_CLAIMS, "{}", told(&events));
+    assert_eq!(refused, FALSE_CLAIMS, "{}", event_names(&events));
     assert_eq!(outcomes(&events).len(), FALSE_CLAIMS + 1);
     let told_of = model.asked();
     let told_of = told_of.iter().filter(|asked| asked.prompts > 1);
@@ -55,11 +55,16 @@ pub fn done_in_safe_mode(ground: &Ground) -> String {
     let settings = [("AGENTS__CLAUDE__PERMISSION", "safe")];
     let events = Looping::start(ground, &model, &settings, 3).end(DONE);
     let claimed = only(&events, "claimed");
-    assert_eq!(claimed["reason"], "all tests pass", "{}", told(&events));
+    assert_eq!(
+        claimed["reason"],
+        "all tests pass",
+        "{}",
+        event_names(&events)
+    );
     assert!(
         of_type(&events, "tool_denied").is_empty(),
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(outcomes(&events), ["succeeded"]);
     "one iteration".into()
@@ -83,7 +88,7 @@ pub fn denied_only(ground: &Ground) -> String {
         of_type(&events, "claim_refused").len(),
         1,
         "{}",
-        told(&events)
+        event_names(&events)
     );
 
     let allowed = ground.another();
@@ -92,7 +97,7 @@ pub fn denied_only(ground: &Ground) -> String {
     assert!(
         of_type(&events, "tool_denied").is_empty(),
         "{}",
-        told(&events)
+        event_names(&events)
     );
 
     let blocked = ground.another();
@@ -102,7 +107,7 @@ pub fn denied_only(ground: &Ground) -> String {
         of_type(&events, "claim_refused").len(),
         1,
         "{}",
-        told(&events)
+        event_names(&events)
     );
     "not believed; believed with the command allowed; not believed with a hook that blocks it"
         .into()
@@ -113,7 +118,7 @@ pub fn refused_prompt(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("never asked for")]));
     hook(ground, "UserPromptSubmit");
     let events = Looping::start(ground, &model, &[], 1).ended(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["failed"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["failed"], "{}", event_names(&events));
     let failure = only(&events, "iteration_failed").to_string();
     assert!(failure.contains("sent no request"), "{failure}");
     assert!(model.asked().is_empty(), "nothing was sent");

@@ -6,7 +6,7 @@ use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage, await_until}
 
 use super::ground::Ground;
 use super::looping::{
-    LIMIT_REACHED, Looping, Settings, all_events, names, of_type, outcomes, pids, told,
+    LIMIT_REACHED, Looping, Settings, all_events, event_names, names, of_type, outcomes, pids,
 };
 
 /// Shell command that waits first. The agent saves its conversation with a delay, and a kill before that loses its end.
@@ -31,12 +31,12 @@ fn kill_runner(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -
     });
     await_until("the agent's end", ground.patience, || is_gone(agent));
     let events = looping.take_up().end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(
         of_type(&events, "attempt_cut").len(),
         1,
         "{}",
-        told(&events)
+        event_names(&events)
     );
     all_events(ground, model)
 }
@@ -89,7 +89,7 @@ pub fn agent(ground: &Ground) -> String {
         outcomes(&events),
         ["succeeded", "failed", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     let failure = &of_type(&events, "iteration_failed")[0]["failure"];
     assert_eq!(failure["kind"], "no_result", "{failure}");

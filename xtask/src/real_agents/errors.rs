@@ -9,7 +9,7 @@ use tachikoma_testkit::{Fault, Kind, Scenario, ScriptedModel, Turn};
 
 use super::ground::Ground;
 use super::looping::{
-    LIMIT_REACHED, Looping, Settings, attempts, names, of_type, only, outcomes, pids, told,
+    LIMIT_REACHED, Looping, Settings, attempts, event_names, names, of_type, only, outcomes, pids,
 };
 use super::{Row, USUAL};
 
@@ -55,7 +55,7 @@ fn calls(model: &ScriptedModel) -> usize {
 #[track_caller]
 fn expect_wait(events: &[Value], reason: &str) {
     let wait = only(events, "wait_started");
-    assert_eq!(wait["wait"]["reason"], reason, "{}", told(events));
+    assert_eq!(wait["wait"]["reason"], reason, "{}", event_names(events));
 }
 
 /// Checks class and text of the only failure. The class is absent, `poisoned` or `permanent`.
@@ -76,7 +76,7 @@ fn transient(ground: &Ground, turn: &Turn, times: usize, words: &str) -> String 
         outcomes(&events),
         ["failed", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     expect_failure(&events, None, words);
     expect_wait(&events, "backoff");
@@ -108,7 +108,7 @@ fn waits(ground: &Ground, turn: &Turn, times: usize, reason: &str) -> String {
         (&limit["until"], &limit["attempt"]),
         (&Value::Null, &1.into())
     );
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     expect_wait(&events, reason);
     assert_eq!(attempts(&events), [(1, 1), (1, 2)]);
     assert_eq!((names(&events).len(), pids(&events).len()), (1, 1));
@@ -135,7 +135,7 @@ fn permanent(ground: &Ground, turn: &Turn, times: usize, words: &str, advice: &s
 fn unnoticed(ground: &Ground, turn: &Turn, times: usize, settings: Settings<'_>) -> String {
     let model = wrong(turn, times);
     let events = Looping::start(ground, &model, settings, 1).ended(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(of_type(&events, "wait_started").len(), 0);
     assert_eq!(attempts(&events), [(1, 1)]);
     assert_eq!(calls(&model), times + 1);
@@ -175,7 +175,7 @@ fn another_model(ground: &Ground) -> String {
         (request.kind == Kind::Main && first).then(overload)
     });
     let events = Looping::start(ground, &model, &settings, 1).ended(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(of_type(&events, "wait_started").len(), 0);
     format!("{} calls, answered by the other", calls(&model))
 }
@@ -216,7 +216,7 @@ fn network_away(ground: &Ground) -> String {
         looping.tell(&["skip"]);
     }
     let events = looping.ended(LIMIT_REACHED);
-    let seen = told(&events);
+    let seen = event_names(&events);
     assert_eq!(outcomes(&events), ["succeeded", "succeeded"], "{seen}");
     for wait in of_type(&events, "wait_started") {
         assert_eq!(wait["wait"]["reason"], "outage", "{seen}");
@@ -301,7 +301,7 @@ fn no_credit(ground: &Ground) -> String {
 fn too_large(ground: &Ground) -> String {
     let model = wrong(&Turn::status(413, "request_too_large", "too much"), 1);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);
-    let seen = told(&events);
+    let seen = event_names(&events);
     assert_eq!(outcomes(&events), ["handed_over", "succeeded"], "{seen}");
     assert_eq!(
         only(&events, "reboot_completed")["reason"]["kind"],
@@ -319,7 +319,7 @@ fn refusal(ground: &Ground) -> String {
         outcomes(&events),
         ["failed", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     expect_failure(&events, Some("poisoned"), "Start a new session");
     expect_wait(&events, "backoff");

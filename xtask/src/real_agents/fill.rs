@@ -8,7 +8,7 @@ use serde_json::Value;
 use tachikoma_testkit::{Asked, Kind, Request, Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::{Ground, Programs, WINDOW};
-use super::looping::{Looping, Settings, names, of_type, only, outcomes, told};
+use super::looping::{Looping, Settings, event_names, names, of_type, only, outcomes};
 
 /// Context usage in tokens from which the loop sends no prompt: 3,000 tokens before the agent's own limit.
 const HARD_LIMIT: u64 = WINDOW - 23_000 - 3_000;
@@ -99,12 +99,12 @@ fn fill(ground: &Ground, reboots: u32) -> String {
     );
     let seen = outcomes(&events);
     let failed = seen.iter().any(|outcome| outcome == "failed");
-    assert!(!failed, "{}", told(&events));
+    assert!(!failed, "{}", event_names(&events));
     let completed = of_type(&events, "reboot_completed").len();
     assert!(
         completed >= reboots as usize,
         "{completed} reboots: {}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(names(&events).len(), completed + 1, "a conversation each");
     for verified in of_type(&events, "reboot_verified") {
@@ -120,7 +120,7 @@ fn fill(ground: &Ground, reboots: u32) -> String {
     assert!(
         0 < skipped && skipped < completed,
         "some sessions are asked for a hand-off and some are too full: {}",
-        told(&events)
+        event_names(&events)
     );
     let fresh: Vec<&Asked> = asked.iter().filter(|asked| asked.messages == 1).collect();
     assert_eq!(fresh.len(), completed + 1, "fresh sessions");
@@ -166,6 +166,11 @@ fn unlimited(ground: &Ground, steps: u64) -> String {
     let low = Usage::cached(20_000).growing_by(10);
     let model = worker(steps, [low, low]);
     let events = Looping::start(&other, &model, ENDLESS, 0).end(0);
-    assert_eq!(names(&events).len(), 1, "one session: {}", told(&events));
+    assert_eq!(
+        names(&events).len(),
+        1,
+        "one session: {}",
+        event_names(&events)
+    );
     other.scratch.read("work")
 }

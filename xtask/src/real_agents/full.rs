@@ -4,7 +4,9 @@ use rustix::process::Signal;
 use tachikoma_testkit::{Kind, Request, Scenario, ScriptedModel, Turn, Usage, await_until};
 
 use super::ground::Ground;
-use super::looping::{LIMIT_REACHED, Looping, PROMPT, names, of_type, only, outcomes, pids, told};
+use super::looping::{
+    LIMIT_REACHED, Looping, PROMPT, event_names, names, of_type, only, outcomes, pids,
+};
 
 /// A shell command that creates `started` and then waits until the test creates `go`.
 pub const HELD: &str = "echo x > started; until [ -e go ]; do sleep 0.1; done; echo whole";
@@ -22,7 +24,7 @@ pub fn advice(ground: &Ground) -> String {
     ground.await_file("started");
     ground.scratch.write("go", "");
     let events = looping.end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(only(&events, "wrap_up_advised")["percent"], 72);
     let asked = model.asked_for(Kind::Main);
     assert_eq!(asked.len(), 2, "one turn");
@@ -48,7 +50,7 @@ pub fn told_words(ground: &Ground) -> String {
     ground.scratch.write("go", "");
     let events = looping.end(LIMIT_REACHED);
     let asked = model.asked_for(Kind::Main);
-    assert_eq!(asked.len(), 3, "{}", told(&events));
+    assert_eq!(asked.len(), 3, "{}", event_names(&events));
     let (words, results) = (&asked[1].last_user, asked[1].tool_results);
     assert!(
         words.contains("The operator says:\n\nmind the beans"),
@@ -89,7 +91,7 @@ pub fn redline(ground: &Ground) -> String {
         outcomes(&events),
         ["handed_over", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     let tool = of_type(&events, "tool_ended")[0];
     assert!(tool["error"].is_null(), "the tool came to its end: {tool}");
@@ -97,7 +99,12 @@ pub fn redline(ground: &Ground) -> String {
     let last = written.last().expect("a hand-off");
     assert_eq!(last["text"], "Mind the beans.");
     let rungs = of_type(&events, "rung_climbed");
-    assert_eq!(rungs.len(), 1, "a word was enough: {}", told(&events));
+    assert_eq!(
+        rungs.len(),
+        1,
+        "a word was enough: {}",
+        event_names(&events)
+    );
     let (names, pids) = (names(&events), pids(&events));
     assert_eq!((names.len(), pids.len()), (2, 2));
     let verified = only(&events, "reboot_verified");
@@ -123,7 +130,7 @@ pub fn redline(ground: &Ground) -> String {
     assert!(
         order.is_sorted_by_key(|kind| place(kind)),
         "{}",
-        told(&events)
+        event_names(&events)
     );
     "85% -> 10%, hand-off in the prompt".into()
 }
@@ -147,7 +154,7 @@ pub fn hard_limit_mid_tool(ground: &Ground) -> String {
     ground.await_file("started");
     ground.scratch.write("go", "");
     let events = looping.end(LIMIT_REACHED);
-    let seen = told(&events);
+    let seen = event_names(&events);
     assert_eq!(outcomes(&events), ["handed_over", "succeeded"], "{seen}");
     let written = of_type(&events, "hand_off_written");
     let last = written.last().expect("a hand-off");
@@ -188,7 +195,7 @@ pub fn runner_dies(ground: &Ground) -> String {
         !looping.talk().is_running()
     });
     let events = looping.take_up().ended(LIMIT_REACHED);
-    let seen = told(&events);
+    let seen = event_names(&events);
     let written = of_type(&events, "hand_off_written");
     let last = written.last().expect("a hand-off");
     assert_eq!(last["text"], "Mind the beans.", "{seen}");
@@ -210,7 +217,7 @@ pub fn immediate(ground: &Ground) -> String {
         outcomes(&events),
         ["handed_over", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(of_type(&events, "hand_off_requested").len(), 0);
     assert_eq!(only(&events, "reboot_verified")["percent"], 10);
@@ -232,7 +239,7 @@ pub fn too_long(ground: &Ground) -> String {
         outcomes(&events),
         ["handed_over", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(names(&events).len(), 2);
     assert_eq!(of_type(&events, "hand_off_requested").len(), 0);
@@ -268,7 +275,7 @@ pub fn by_hand(ground: &Ground) -> String {
         outcomes(&events),
         ["handed_over", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(names(&events).len(), 2);
     assert_eq!(

@@ -9,7 +9,8 @@ use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, await_until};
 
 use super::ground::Ground;
 use super::looping::{
-    LIMIT_REACHED, Looping, Settings, all_events, attempts, names, of_type, only, outcomes, told,
+    LIMIT_REACHED, Looping, Settings, all_events, attempts, event_names, names, of_type, only,
+    outcomes,
 };
 use super::{Row, USUAL};
 
@@ -93,9 +94,14 @@ impl Limited {
         assert!(limit["until"].is_string(), "{limit}");
         assert!(limit["reason"].to_string().contains("limit"), "{limit}");
         for wait in of_type(events, "wait_started") {
-            assert_eq!(wait["wait"]["reason"], "usage_limit", "{}", told(events));
+            assert_eq!(
+                wait["wait"]["reason"],
+                "usage_limit",
+                "{}",
+                event_names(events)
+            );
         }
-        assert_eq!(outcomes(events), ["succeeded"], "{}", told(events));
+        assert_eq!(outcomes(events), ["succeeded"], "{}", event_names(events));
         assert_eq!(attempts(events), [(1, 1), (1, 2)]);
         assert_eq!(names(events).len(), 1, "the same conversation");
         format!("asked {} ms after it was lifted", late.as_millis())
@@ -120,9 +126,9 @@ fn lifted_late(ground: &Ground) -> String {
     let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
     let events = looping.ended(LIMIT_REACHED);
     let refused = of_type(&events, "iteration_limited");
-    assert_eq!(refused.len(), 2, "{}", told(&events));
+    assert_eq!(refused.len(), 2, "{}", event_names(&events));
     assert_eq!(refused[0]["until"], refused[1]["until"], "the same reset");
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(attempts(&events), [(1, 1), (1, 2), (1, 3)]);
     "refused twice, answered the third time".into()
 }
@@ -150,7 +156,7 @@ fn warning(ground: &Ground) -> String {
         outcomes(&events),
         ["succeeded", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(of_type(&events, "wait_started").len(), 0);
     assert_eq!(model.asked_for(Kind::Main).len(), 2);

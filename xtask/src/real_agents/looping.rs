@@ -137,7 +137,7 @@ impl<'a> Looping<'a> {
             ended,
             Some(code),
             "its exit code; {errors}\n{}",
-            told(&events)
+            event_names(&events)
         );
         events
     }
@@ -190,12 +190,12 @@ pub fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
 #[track_caller]
 pub fn only<'a>(events: &'a [Value], kind: &str) -> &'a Value {
     let found = of_type(events, kind);
-    assert_eq!(found.len(), 1, "{kind} in {}", told(events));
+    assert_eq!(found.len(), 1, "{kind} in {}", event_names(events));
     found[0]
 }
 
 /// Returns the types of events in order, for messages.
-pub fn told(events: &[Value]) -> String {
+pub fn event_names(events: &[Value]) -> String {
     let word = |event: &Value| match event["type"].as_str().unwrap_or("?") {
         "warned" => format!("warned({})", event["warning"]),
         "iteration_failed" => format!("iteration_failed({})", event["failure"]),
@@ -259,6 +259,6 @@ pub fn expect_readings(events: &[Value], model: &ScriptedModel) {
         whole + cuts >= sent.len() && whole > 0,
         "{whole} of {} answers were read to their end, and {cuts} were cut: {}",
         sent.len(),
-        told(events)
+        event_names(events)
     );
 }

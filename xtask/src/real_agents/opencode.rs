@@ -6,8 +6,8 @@ use tachikoma_testkit::{Fault, Kind, Request, Scenario, ScriptedModel, Turn, Usa
 
 use super::ground::Ground;
 use super::looping::{
-    LIMIT_REACHED, Looping, PROMPT, Settings, all_events, attempts, names, of_type, only, outcomes,
-    told,
+    LIMIT_REACHED, Looping, PROMPT, Settings, all_events, attempts, event_names, names, of_type,
+    only, outcomes,
 };
 use super::opencode_environment::WINDOW;
 use super::{Row, USUAL};
@@ -53,7 +53,12 @@ fn conversation(ground: &Ground) -> String {
         Turn::text("two").using(Usage::cached(9_200)),
     ]));
     let events = start(ground, &model, &[], 2).end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"; 2], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded"; 2],
+        "{}",
+        event_names(&events)
+    );
     assert_eq!(names(&events).len(), 1);
     let reading = of_type(&events, "context_measured")[0];
     assert_eq!(reading["context"]["window"], WINDOW);
@@ -63,7 +68,7 @@ fn conversation(ground: &Ground) -> String {
     assert!(
         of_type(&events, "warned").is_empty(),
         "its version is tried: {}",
-        told(&events)
+        event_names(&events)
     );
     "1 conversation, its own window".into()
 }
@@ -87,7 +92,7 @@ fn safe(ground: &Ground) -> String {
         ("AGENTS__OPENCODE__ALLOW", r#"["touch"]"#),
     ];
     let events = start(ground, &model, &settings, 1).ended(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     let denied: Vec<_> = of_type(&events, "tool_denied")
         .iter()
         .map(|event| event["name"].as_str().unwrap_or_default().to_owned())
@@ -96,7 +101,7 @@ fn safe(ground: &Ground) -> String {
         denied,
         ["bash", "external_directory", "edit"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert!(inside.exists() && !outside.exists() && !hook.exists());
     assert!(!ground.scratch.path().join("shell").exists());
@@ -118,7 +123,7 @@ fn advice(ground: &Ground) -> String {
     ground.await_file("started");
     ground.scratch.write("go", "");
     let events = looping.end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     let asked = model.asked_for(Kind::Main);
     assert_eq!(asked.len(), 3, "one turn");
     assert!(
@@ -148,7 +153,7 @@ fn redline(ground: &Ground) -> String {
         outcomes(&events),
         ["handed_over", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     only(&events, "reboot_completed");
     assert_eq!(of_type(&events, "session_started").len(), 2);
@@ -175,7 +180,7 @@ fn too_long(ground: &Ground) -> String {
         outcomes(&events),
         ["handed_over", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     let asked = model.asked().len();
     assert!(asked < 10, "{asked} requests");
@@ -201,7 +206,7 @@ fn limit(ground: &Ground) -> String {
     let limited = only(&events, "iteration_limited");
     assert!(limited["until"].is_string(), "{limited}");
     assert_eq!(limited["reason"], "Rate limit reached for fake-1");
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(attempts(&events), [(1, 1), (1, 2)]);
     "waited for, and repeated".into()
 }
@@ -211,7 +216,7 @@ fn why(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> String
     let error = only(&events, "error");
     let reason = error["outcome"]["reason"].as_str();
     reason
-        .unwrap_or_else(|| panic!("{}", told(&events)))
+        .unwrap_or_else(|| panic!("{}", event_names(&events)))
         .to_owned()
 }
 
@@ -254,7 +259,7 @@ fn stall(ground: &Ground) -> String {
         outcomes(&events),
         ["failed", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(names(&events).len(), 1, "the same conversation");
     "given up, and gone on in the same conversation".into()
@@ -274,7 +279,7 @@ fn skip(ground: &Ground) -> String {
         outcomes(&events),
         ["skipped", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(
         (
@@ -311,7 +316,7 @@ fn server_dies(ground: &Ground) -> String {
     ground.await_file("started");
     kill_server(ground);
     let events = looping.end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     let cut = only(&events, "attempt_cut");
     assert!(
         cut["reason"].to_string().contains("server was lost"),
@@ -337,12 +342,12 @@ fn forgotten(ground: &Ground) -> String {
     let events = looping
         .go_on(&["--max-iterations", "2"])
         .ended(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(
         of_type(&events, "session_started").len(),
         1,
         "{}",
-        told(&events)
+        event_names(&events)
     );
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert!(
@@ -370,9 +375,9 @@ fn runner_dies(ground: &Ground) -> String {
     let gone = || !std::path::Path::new(&format!("/proc/{server}")).exists();
     await_until("the server's end", ground.patience, gone);
     let events = looping.take_up().end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     let all = all_events(ground, &model);
-    assert_eq!(names(&all).len(), 1, "{}", told(&all));
+    assert_eq!(names(&all).len(), 1, "{}", event_names(&all));
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert_eq!((last.prompts, last.tool_results), (2, 1), "{last:?}");
     "same conversation, no prompt twice".into()
@@ -387,7 +392,12 @@ fn once(ground: &Ground) -> String {
     ]));
     let settings = [("SESSION__PROCESS_EACH_ITERATION", "true")];
     let events = start(ground, &model, &settings, 2).end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"; 2], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded"; 2],
+        "{}",
+        event_names(&events)
+    );
     assert_eq!(of_type(&events, "agent_launched").len(), 2);
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert_eq!(

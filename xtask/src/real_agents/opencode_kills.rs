@@ -11,7 +11,7 @@ use tachikoma_testkit::{Kind, Request, Scenario, ScriptedModel, Turn, await_unti
 
 use super::ground::{Ground, Programs};
 use super::isolation;
-use super::looping::{LIMIT_REACHED, names, of_type, outcomes, told};
+use super::looping::{LIMIT_REACHED, event_names, names, of_type, outcomes};
 use super::opencode::{kill_server, start};
 use super::opencode_environment::surround;
 use super::{Row, USUAL};
@@ -66,9 +66,9 @@ fn kill(ground: &Ground, kills: u32) -> String {
     }
     let events = looping.ended(LIMIT_REACHED);
     let expected = vec!["succeeded"; iterations as usize];
-    assert_eq!(outcomes(&events), expected, "{}", told(&events));
+    assert_eq!(outcomes(&events), expected, "{}", event_names(&events));
     let cut = of_type(&events, "attempt_cut").len();
-    assert_eq!(cut, kills as usize, "{}", told(&events));
+    assert_eq!(cut, kills as usize, "{}", event_names(&events));
     let names = names(&events);
     assert_eq!(names.len(), 1, "one conversation");
     let last = model.asked_for(Kind::Main).pop().expect("a request");

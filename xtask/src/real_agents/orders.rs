@@ -5,7 +5,7 @@ use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
 
 use super::full::HELD;
 use super::ground::Ground;
-use super::looping::{LIMIT_REACHED, Looping, names, of_type, only, outcomes, pids, told};
+use super::looping::{LIMIT_REACHED, Looping, event_names, names, of_type, only, outcomes, pids};
 
 /// The exit code of a loop that its operator stopped.
 const STOPPED: i32 = 5;
@@ -23,9 +23,14 @@ fn model() -> ScriptedModel {
 #[track_caller]
 fn expect_words_only(events: &[Value]) {
     for rung in of_type(events, "rung_climbed") {
-        assert_eq!(rung["rung"], "interrupt", "{}", told(events));
+        assert_eq!(rung["rung"], "interrupt", "{}", event_names(events));
     }
-    assert_eq!(pids(events).len(), 1, "one process: {}", told(events));
+    assert_eq!(
+        pids(events).len(),
+        1,
+        "one process: {}",
+        event_names(events)
+    );
     assert_eq!(names(events).len(), 1, "one conversation");
 }
 
@@ -38,7 +43,12 @@ pub fn stop(ground: &Ground) -> String {
     looping.await_events("ending_requested", 1);
     ground.scratch.write("go", "");
     let events = looping.end(STOPPED);
-    assert_eq!(outcomes(&events), ["interrupted"], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["interrupted"],
+        "{}",
+        event_names(&events)
+    );
     let tool = only(&events, "tool_ended");
     assert!(tool["error"].is_null(), "the tool came to its end: {tool}");
     expect_words_only(&events);
@@ -52,7 +62,12 @@ pub fn stop_now(ground: &Ground) -> String {
     ground.await_file("started");
     looping.tell(&["stop", "--now"]);
     let events = looping.end(STOPPED);
-    assert_eq!(outcomes(&events), ["interrupted"], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["interrupted"],
+        "{}",
+        event_names(&events)
+    );
     expect_words_only(&events);
     assert_eq!(model.asked_for(Kind::Main).len(), 1);
     "by a word".into()
@@ -71,7 +86,7 @@ pub fn pause_now(ground: &Ground) -> String {
         outcomes(&events),
         ["interrupted", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     expect_words_only(&events);
     let last = model.asked_for(Kind::Main).pop().expect("a request");
@@ -89,7 +104,12 @@ pub fn pause(ground: &Ground) -> String {
     looping.await_events("paused", 1);
     looping.tell(&["resume"]);
     let events = looping.end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"; 2], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded"; 2],
+        "{}",
+        event_names(&events)
+    );
     expect_words_only(&events);
     "after the turn".into()
 }
@@ -105,7 +125,7 @@ pub fn skip(ground: &Ground) -> String {
         outcomes(&events),
         ["skipped", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     expect_words_only(&events);
     "same process".into()

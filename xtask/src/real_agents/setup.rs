@@ -3,7 +3,7 @@
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn};
 
 use super::ground::Ground;
-use super::looping::{Looping, Settings, only, told};
+use super::looping::{Looping, Settings, event_names, only};
 
 /// Setting that ends the loop at the first failure.
 const ONCE: (&str, &str) = ("STOP_CONDITIONS__MAX_CONSECUTIVE_FAILURES", "1");
@@ -14,7 +14,7 @@ fn why(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> String
     let events = Looping::start(ground, model, &settings, 1).ended(1);
     let error = only(&events, "error");
     let reason = error["outcome"]["reason"].as_str().map(str::to_owned);
-    reason.unwrap_or_else(|| panic!("{}", told(&events)))
+    reason.unwrap_or_else(|| panic!("{}", event_names(&events)))
 }
 
 #[track_caller]

@@ -5,7 +5,7 @@ use tachikoma_testkit::{Fault, Kind, Scenario, ScriptedModel, Turn};
 
 use super::ground::Ground;
 use super::looping::{
-    LIMIT_REACHED, Looping, Settings, attempts, names, of_type, only, outcomes, told,
+    LIMIT_REACHED, Looping, Settings, attempts, event_names, names, of_type, only, outcomes,
 };
 use super::{Row, USUAL};
 
@@ -35,7 +35,7 @@ fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
         outcomes(&events),
         ["failed", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     let failure = &only(&events, "iteration_failed")["failure"];
     assert_eq!(
@@ -45,7 +45,12 @@ fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
     let last = failure["last_seen"].as_str().unwrap_or_default();
     assert!(last.starts_with(seen), "{last}");
     assert_eq!(only(&events, "wait_started")["wait"]["reason"], "backoff");
-    assert_eq!(of_type(&events, "busy_seen").len(), 0, "{}", told(&events));
+    assert_eq!(
+        of_type(&events, "busy_seen").len(),
+        0,
+        "{}",
+        event_names(&events)
+    );
     assert_eq!(attempts(&events), [(1, 1), (2, 1)]);
     assert_eq!(names(&events).len(), 1, "the same conversation");
     assert_eq!(calls, 2);
@@ -68,7 +73,7 @@ fn own_timeout(ground: &Ground) -> String {
         outcomes(&events),
         ["succeeded", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     let limited = only(&events, "iteration_limited");
     assert_eq!(limited["outage"], true, "{limited}");
@@ -100,13 +105,13 @@ fn slow_answer(ground: &Ground) -> String {
         outcomes(&events),
         ["succeeded", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(
         of_type(&events, "look_requested").len(),
         0,
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(calls, 2);
     "6 s with a timeout of 1 s".into()
@@ -120,13 +125,13 @@ fn busy_tool(ground: &Ground) -> String {
         outcomes(&events),
         ["succeeded", "succeeded"],
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(
         of_type(&events, "look_requested").len(),
         0,
         "{}",
-        told(&events)
+        event_names(&events)
     );
     assert_eq!(calls, 3);
     "5 s with a timeout of 1 s".into()

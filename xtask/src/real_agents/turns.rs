@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::{Ground, WINDOW};
-use super::looping::{LIMIT_REACHED, Looping, PROMPT, names, of_type, only, outcomes, pids, told};
+use super::looping::{
+    LIMIT_REACHED, Looping, PROMPT, event_names, names, of_type, only, outcomes, pids,
+};
 
 /// Three iterations use one process and one conversation with three prompts.
 pub fn one_conversation(ground: &Ground) -> String {
@@ -22,7 +24,12 @@ pub fn one_conversation(ground: &Ground) -> String {
     ]);
     let model = ScriptedModel::start(scenario);
     let events = Looping::start(ground, &model, &[], 3).end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"; 3], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded"; 3],
+        "{}",
+        event_names(&events)
+    );
     assert_eq!(pids(&events).len(), 1, "one process");
     assert_eq!(names(&events).len(), 1, "one conversation");
     let asked = model.asked_for(Kind::Main);
@@ -59,7 +66,12 @@ pub fn fresh_each_iteration(ground: &Ground) -> String {
     let model = ScriptedModel::start(scenario);
     let settings = [("SESSION__FRESH_EACH_ITERATION", "true")];
     let events = Looping::start(ground, &model, &settings, 3).end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"; 3], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded"; 3],
+        "{}",
+        event_names(&events)
+    );
     let mut names = names(&events);
     names.sort_unstable();
     names.dedup();
@@ -81,7 +93,12 @@ pub fn process_each_iteration(ground: &Ground) -> String {
     let model = ScriptedModel::start(scenario);
     let settings = [("SESSION__PROCESS_EACH_ITERATION", "true")];
     let events = Looping::start(ground, &model, &settings, 3).end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"; 3], "{}", told(&events));
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded"; 3],
+        "{}",
+        event_names(&events)
+    );
     let mut names = names(&events);
     names.sort_unstable();
     names.dedup();
@@ -107,7 +124,7 @@ pub fn nothing_in_the_background(ground: &Ground) -> String {
     looping.await_events("iteration_completed", 1);
     assert_eq!(ground.scratch.read("beans"), "7\n", "before the turn ended");
     let events = looping.ended(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     let asked = model.asked_for(Kind::Main);
     let results: Vec<_> = asked.iter().map(|asked| asked.tool_results).collect();
     assert_eq!(results, [0, 1], "the conversation got what it said");
@@ -122,7 +139,7 @@ pub fn outside_is_denied(ground: &Ground) -> String {
     let model = ScriptedModel::start(scenario);
     let settings = [("AGENTS__CLAUDE__PERMISSION", "safe")];
     let events = Looping::start(ground, &model, &settings, 1).ended(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(only(&events, "tool_denied")["name"], "Write");
     assert!(!other.exists(), "{}", other.display());
     "denied".into()
@@ -142,7 +159,7 @@ pub fn safe_permission(ground: &Ground) -> String {
     let model = ScriptedModel::start(scenario);
     let settings = [("AGENTS__CLAUDE__PERMISSION", "safe")];
     let events = Looping::start(ground, &model, &settings, 1).end(LIMIT_REACHED);
-    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", event_names(&events));
     assert_eq!(ground.scratch.read("made.txt"), "made\n");
     let denied = of_type(&events, "tool_denied");
     let names: Vec<&Value> = denied.iter().map(|event| &event["name"]).collect();

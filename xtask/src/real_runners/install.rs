@@ -125,7 +125,7 @@ impl Installed {
 
 /// Sets variables so that the output is always the same and caches are outside of the home directory. `cache` is shared, because
 /// Go would otherwise compile its standard library each time.
-pub fn cloud_environment(command: &mut Command, ground: &Path, cache: &Path) {
+pub fn set_environment(command: &mut Command, ground: &Path, cache: &Path) {
     for (name, _) in std::env::vars_os() {
         let foreign = [
             "CARGO", "RUST", "NEXTEST", "PYTEST", "PYTHON", "GO", "NODE", "NPM", "npm_",

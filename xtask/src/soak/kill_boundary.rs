@@ -53,7 +53,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
             }
         }
     }
-    tally.told()
+    tally.summary()
 }
 
 /// Counts of the results.
@@ -76,7 +76,7 @@ impl Tally {
         Ok(())
     }
 
-    fn told(&self) -> Result<String, String> {
+    fn summary(&self) -> Result<String, String> {
         let hits = self.killed + self.gave_up + self.went_on;
         let Self {
             missed,

@@ -15,7 +15,7 @@ use tachikoma_loop_runner::store::{compressed, is_damage};
 use crate::args::{AgentsCommand, DecodeArgs, DecodedAgent};
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// Maximum length in bytes of the final text in the output for people. JSON output has more.
 const TEXT_BYTES_SHOWN: usize = 200;
@@ -41,7 +41,7 @@ fn decode(args: &DecodeArgs) -> Result<ExitCode, Failure> {
         ),
     };
     let (summing, binary) = read(&args.file, Summing::of(decoder), line_bytes_max)
-        .map_err(|error| unread(&args.file, &error))?;
+        .map_err(|error| unreadable(&args.file, &error))?;
     if binary && summing.makes_no_sense() {
         let what = format!("{} is not text", args.file.display());
         return Err(Failure::new(what).hint(format!(
@@ -84,7 +84,7 @@ fn read(path: &Path, mut summing: Summing, line_bytes_max: usize) -> io::Result<
     Ok((summing, binary))
 }
 
-fn unread(path: &Path, error: &io::Error) -> Failure {
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         ErrorKind::NotFound => "name a file with the agent's stdout, or - to read stdin",
         ErrorKind::IsADirectory => "name a file in it",
@@ -98,7 +98,7 @@ fn unread(path: &Path, error: &io::Error) -> Failure {
 fn text(report: &Report) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
-        let _ = writeln!(text, "{name:<11}{}", sanitise(value));
+        let _ = writeln!(text, "{name:<11}{}", sanitize(value));
     };
     line("outcome", &outcome(report));
     if let Some(moment) = report.limit_resets_at {

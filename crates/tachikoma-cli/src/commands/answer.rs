@@ -7,7 +7,7 @@ use tachikoma_core::{Choice, NOTE_BYTES_MAX};
 use tachikoma_loop_runner::control::ControlRequest;
 
 use super::control::ask_live;
-use super::note::said;
+use super::note::joined_text;
 use crate::args::AnswerArgs;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
@@ -61,7 +61,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Sends a message to the agent of the running loop.
 pub fn tell(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure> {
-    let text = said(words)?;
+    let text = joined_text(words)?;
     if text.is_empty() || text.len() > NOTE_BYTES_MAX {
         let what = format!(
             "a message to the agent has from 1 to {NOTE_BYTES_MAX} bytes, not {}",

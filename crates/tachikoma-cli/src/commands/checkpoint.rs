@@ -10,7 +10,7 @@ use tachikoma_loop_runner::worktree;
 use crate::args::CheckpointCommand;
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::{Current, Workspace};
 
 /// Runs the command.
@@ -18,25 +18,27 @@ pub fn checkpoint(workspace: &Workspace, command: &CheckpointCommand) -> Result<
     let current = workspace.current_loop()?;
     let text = match command {
         CheckpointCommand::Show { now: true, .. } => now(workspace, &current)?,
-        CheckpointCommand::Show { session, .. } => kept(&current, session.map(SessionNo))?,
+        CheckpointCommand::Show { session, .. } => {
+            checkpoint_text(&current, session.map(SessionNo))?
+        }
     };
     for line in text.trim_end().lines() {
-        out::line(&sanitise(line));
+        out::line(&sanitize(line));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure> {
+fn checkpoint_text(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure> {
     let path = checkpoints::dir(&current.dir);
-    let unread = |error| Failure::unread(&path, &error);
-    let listed = checkpoints::list(&current.dir).map_err(unread)?;
+    let unreadable = |error| Failure::unreadable(&path, &error);
+    let listed = checkpoints::list(&current.dir).map_err(unreadable)?;
     let Some(session) = wanted.or_else(|| listed.last().copied()) else {
         return Err(
             Failure::new("this loop has had no reboot yet, so there is no hand-off")
                 .hint("`tachikoma checkpoint show --now` prints the hand-off that a new session would get now"),
         );
     };
-    let text = checkpoints::read(&current.dir, session, &current.encryption).map_err(unread)?;
+    let text = checkpoints::read(&current.dir, session, &current.encryption).map_err(unreadable)?;
     text.ok_or_else(|| {
         let failure = Failure::new(format!("there is no hand-off for session {session}"));
         let numbers: Vec<String> = listed.iter().map(ToString::to_string).collect();

@@ -42,7 +42,7 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
         Some(dir) => workspace.directory.join(dir),
         None => scratch.path().to_owned(),
     };
-    vacant(&dir)?;
+    check_empty(&dir)?;
     prepare(&dir)?;
     let config = config(workspace, &dir)?;
     let style = if args.json { Style::Json } else { Style::Lines };
@@ -62,7 +62,7 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
 }
 
 /// Checks that the directory is empty or does not exist, because the demo writes files and creates a repository.
-fn vacant(dir: &Path) -> Result<(), Failure> {
+fn check_empty(dir: &Path) -> Result<(), Failure> {
     let entry = match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next(),
         Err(error) if error.kind() == ErrorKind::NotFound => None,

@@ -18,7 +18,7 @@ const DETACHED: &str = "--detached";
 const READY: &str = "ready";
 
 /// Message of the background process: it stays alive, but the loop does not run.
-const UNWELL: &str = "unwell";
+const UNHEALTHY: &str = "unwell";
 
 /// Starts this program in the background with the same arguments and waits until it reports. `shown_by` is the status command to print.
 pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
@@ -41,7 +41,7 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     if let Some(stdout) = child.stdout.take() {
         let mut reader = BufReader::new(stdout);
         reader.read_line(&mut words).map_err(failed)?;
-        if ![READY, UNWELL].contains(&words.trim_end()) {
+        if ![READY, UNHEALTHY].contains(&words.trim_end()) {
             reader.read_to_string(&mut words).map_err(failed)?;
         }
     }
@@ -52,7 +52,7 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::SUCCESS);
     }
-    if words.trim_end() == UNWELL {
+    if words.trim_end() == UNHEALTHY {
         crate::out::line(&format!(
             "waits in the background, pid {}; `{shown_by}` shows it",
             child.id()
@@ -76,7 +76,7 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
 ///
 /// `notices` must be subscribed before the run: if the operator is asked a question first, the start of the run may be the only notice for
 /// a long time.
-pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
+pub async fn report_start(handle: LoopHandle, mut notices: Receiver<Notice>) {
     // The loop ends with the first record of this run, or when this task is aborted with the run.
     loop {
         match notices.recv().await {
@@ -93,15 +93,15 @@ pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
 
 /// Reports success to the foreground process, and detaches from the terminal.
 pub fn ready() {
-    let_go(READY);
+    release_parent(READY);
 }
 
 /// Reports to the foreground process that the loop does not run, and continues without a terminal.
-pub fn unwell() {
-    let_go(UNWELL);
+pub fn report_unhealthy() {
+    release_parent(UNHEALTHY);
 }
 
-fn let_go(word: &str) {
+fn release_parent(word: &str) {
     // The session is left first, because SIGHUP may arrive when the foreground process ends.
     let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();

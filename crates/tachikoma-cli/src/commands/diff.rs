@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 
 /// Shows the changes between the snapshot before an iteration and the snapshot before the next one, or the current work tree.
 pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure> {
-    workspace.shed_secrets()?;
+    workspace.remove_secrets_from_environment()?;
     let found = snapshots::find(workspace, args.loop_id)?;
     if args.list {
         for kept in &found.kept {

@@ -7,11 +7,11 @@ use tachikoma_core::{LoopState, Phase};
 use tachikoma_loop_runner::journal_reader::{self, JournalRead};
 use tachikoma_loop_runner::store::{layout, lock};
 
-use super::replay::reach_words;
+use super::replay::read_warnings;
 use crate::failure::Failure;
 use crate::out;
 use crate::report::json as json_line;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::{Current, Workspace};
 
 /// Explains an iteration; by default the last one, and the end of the loop.
@@ -46,7 +46,7 @@ pub fn explain(
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(end) = explained.end.as_ref().filter(|_| iteration.is_none()) {
-        out::line(&format!("{} {}", end.time, sanitise(&end.words)));
+        out::line(&format!("{} {}", end.time, sanitize(&end.words)));
         out::line("");
     }
     for line in text(
@@ -97,7 +97,7 @@ fn line(entry: &Entry) -> String {
     format!(
         "{} {mark} {}{}",
         entry.time,
-        sanitise(&entry.words),
+        sanitize(&entry.words),
         until.unwrap_or_default()
     )
 }
@@ -111,7 +111,7 @@ fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
             explained.lost
         ));
     }
-    for words in reach_words(reach, live) {
+    for words in read_warnings(reach, live) {
         out::note(&format!("note: {words}"));
     }
     let open = match state.public() {

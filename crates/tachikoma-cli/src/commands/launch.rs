@@ -17,7 +17,7 @@ use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
 use crate::bridge;
 use crate::failure::{Failure, is_run};
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::secrets;
 use crate::trust::Trust;
 use crate::workspace::Workspace;
@@ -212,7 +212,7 @@ pub(super) fn secrets_of(
                     notify.to.word()
                 ))
             })?;
-            if notify.url_env.as_ref() == Some(name) && !notify.to.takes(&value) {
+            if notify.url_env.as_ref() == Some(name) && !notify.to.accepts(&value) {
                 return Err(Failure::usage(format!(
                     "notify {number} ({}): the value of the variable `{name}` is not a valid address for it",
                     notify.to.word()
@@ -337,7 +337,7 @@ fn model_key(
         "opencode" => Ok("agents.opencode.model"),
         other => Err(Failure::usage(format!(
             "`--model` cannot be set for agent `{}`: only claude and opencode take a model",
-            sanitise(other)
+            sanitize(other)
         ))
         .hint("name the model in the arguments of the program itself")),
     }

@@ -11,7 +11,7 @@ use tachikoma_loop_runner::store::encryption::Encryption;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 
 /// Maximum length in bytes of a line that is shown. The transcript has the whole line.
@@ -44,8 +44,8 @@ pub fn logs(workspace: &Workspace, iteration: Option<u32>) -> Result<ExitCode, F
         return Err(Failure::new(what).hint(format!("transcripts are in {}", dir.display())));
     }
     for file in &files {
-        let unread = |error| Failure::unread(&file.path, &error);
-        print(&file.path, &current.encryption).map_err(unread)?;
+        let unreadable = |error| Failure::unreadable(&file.path, &error);
+        print(&file.path, &current.encryption).map_err(unreadable)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -59,7 +59,7 @@ fn print(path: &Path, encryption: &Encryption) -> std::io::Result<()> {
         } else {
             String::new()
         };
-        out::line(&format!("{}{cut}", sanitise(&line.text)));
+        out::line(&format!("{}{cut}", sanitize(&line.text)));
     };
     loop {
         let bytes = reader.fill_buf()?;

@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 /// Sends a note to the running loop.
 pub fn note(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure> {
-    let text = said(words)?;
+    let text = joined_text(words)?;
     if text.is_empty() {
         return Err(Failure::usage("the note is empty")
             .hint("say what the next session has to know: `tachikoma note \"...\"`"));
@@ -31,7 +31,7 @@ pub fn note(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure
 }
 
 /// Returns the text from the command line, or from standard input if it is `-`.
-pub fn said(words: &[String]) -> Result<String, Failure> {
+pub fn joined_text(words: &[String]) -> Result<String, Failure> {
     let text = match words {
         [one] if one == "-" => {
             // At most one byte more than the limit is read, to detect a note that is too long.

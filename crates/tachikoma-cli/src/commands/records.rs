@@ -9,7 +9,7 @@ use tachikoma_loop_runner::store::encryption::Encryption;
 
 use crate::failure::chain;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// Reads the records of the loop in `dir` after `after`, and prints messages about records that cannot be read.
 pub fn read(
@@ -32,17 +32,17 @@ pub fn read_quietly(
     each: impl FnMut(Record),
 ) -> Result<Vec<String>, StoreError> {
     let reach = journal_reader::records(dir, encryption, after, each)?;
-    Ok(reach.damaged.iter().map(words).collect())
+    Ok(reach.damaged.iter().map(describe_damage).collect())
 }
 
-fn words(damaged: &DamagedSegment) -> String {
+fn describe_damage(damaged: &DamagedSegment) -> String {
     let more = match damaged.more {
         0 => String::new(),
         1 => ", and one more like it there".to_owned(),
         more => format!(", and {more} more like it there"),
     };
     let what = chain(&damaged.first);
-    sanitise(&format!(
+    sanitize(&format!(
         "note: {what}{more}; those records are missing here"
     ))
     .into_owned()

@@ -16,7 +16,7 @@ use crate::out;
 use crate::report::json as json_line;
 use crate::report::line::dollars;
 use crate::report::span::span;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 
 /// Maximum number of notes that are printed. A loop may have had thousands of launches.
@@ -78,15 +78,15 @@ impl Launches {
     }
 
     /// Prints the collected notes.
-    pub fn say(&self) {
+    pub fn print(&self) {
         for note in &self.notes {
-            out::note(&format!("note: {}", sanitise(note)));
+            out::note(&format!("note: {}", sanitize(note)));
         }
     }
 }
 
 /// Returns messages about the parts of a journal that could not be read.
-pub fn reach_words(reach: &JournalRead, live: bool) -> Vec<String> {
+pub fn read_warnings(reach: &JournalRead, live: bool) -> Vec<String> {
     let damaged = reach.damaged.iter();
     let mut words: Vec<String> = damaged
         .map(|damaged| {
@@ -148,7 +148,7 @@ pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Fail
         out::line(&json_line(&printed));
         return Ok(ExitCode::SUCCESS);
     }
-    launches.say();
+    launches.print();
     for line in text(&replayed, &args.set) {
         out::line(&line);
     }
@@ -226,7 +226,7 @@ fn notes(
             replayed.unexplained
         ));
     }
-    for words in reach_words(reach, false) {
+    for words in read_warnings(reach, false) {
         launches.note(&words);
     }
     Ok(())
@@ -268,7 +268,7 @@ fn text(replayed: &Replayed, set: &[String]) -> Vec<String> {
         ("replayed", &difference.replayed),
         ("because", &difference.by),
     ] {
-        lines.push(format!("  {:<9} {}", format!("{name}:"), sanitise(words)));
+        lines.push(format!("  {:<9} {}", format!("{name}:"), sanitize(words)));
     }
     lines.push(String::new());
     lines.push(format!(
@@ -315,7 +315,7 @@ fn table(replayed: &Replayed) -> Vec<String> {
         ("replayed", &replayed.replayed, open),
     ] {
         let outcome = sum.outcome.as_deref().unwrap_or(open);
-        lines.push(format!("{:<12} {}", format!("{name}:"), sanitise(outcome)));
+        lines.push(format!("{:<12} {}", format!("{name}:"), sanitize(outcome)));
     }
     lines
 }

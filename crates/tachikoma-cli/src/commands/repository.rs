@@ -8,7 +8,7 @@ use tachikoma_loop_runner::git::start::{self, RepositoryState};
 
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// The state of the repository before a run.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Repository {
             return Err(no_identity(words));
         }
         if first && !allow_dirty && !standing.dirty.is_empty() {
-            return Err(dirty(&standing.dirty));
+            return Err(uncommitted_changes(&standing.dirty));
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Repository {
     pub fn purpose(&self) -> String {
         const KEEPS: &str = "git stores a snapshot of the work tree before each iteration";
         match &self.standing {
-            Err(reason) => format!("git is not used: {}", sanitise(reason)),
+            Err(reason) => format!("git is not used: {}", sanitize(reason)),
             Ok(_) if self.commits => {
                 format!("{KEEPS}, and the loop's changes are committed after it")
             }
@@ -104,17 +104,17 @@ impl Repository {
 fn no_identity(words: &str) -> Failure {
     Failure::usage(format!(
         "git has no identity for commits: {}",
-        sanitise(words)
+        sanitize(words)
     ))
     .hint(
         "`git config user.name \"Your Name\"` and `git config user.email you@example.org`, or `--no-auto-commit`",
     )
 }
 
-fn dirty(files: &[String]) -> Failure {
+fn uncommitted_changes(files: &[String]) -> Failure {
     let named: Vec<String> = files
         .iter()
-        .map(|file| sanitise(file).into_owned())
+        .map(|file| sanitize(file).into_owned())
         .collect();
     let count = match files.len() {
         1 => "a tracked file has changes".to_owned(),

@@ -21,7 +21,7 @@ use crate::workspace::Workspace;
 
 /// Restores the work tree.
 pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, Failure> {
-    workspace.shed_secrets()?;
+    workspace.remove_secrets_from_environment()?;
     let found = snapshots::find(workspace, args.loop_id)?;
     refuse_live(&found.current.working_dir)?;
     if let Moment::Iteration(iteration) = args.to {

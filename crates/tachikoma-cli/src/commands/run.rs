@@ -24,11 +24,11 @@ use crate::diagnostics;
 use crate::failure::Failure;
 use crate::keys::{self, Keys};
 use crate::out;
-use crate::report::changes::changes_of;
+use crate::report::changes::change_lines;
 use crate::report::line::{Lines, denied_call, ending, files};
 use crate::report::{Reporter, Style, found};
 use crate::runtime::{block_on, runtime};
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::secrets;
 use crate::signals::{Signals, Terminal};
 use crate::trust::{Trust, Untrusted};
@@ -39,7 +39,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     let runs_here = !args.detach && !args.dry_run;
     if runs_here {
         // The passphrase is removed from the environment before it is used, because checking it takes a second.
-        secrets::shed_passphrase()?;
+        secrets::remove_passphrase()?;
     }
     let trust = Trust::new(workspace, untrusted(args));
     let base = Base::trusted(workspace, &trust)?;
@@ -54,7 +54,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     if !args.dry_run {
         let names = secrets::secret_names(&plan.loaded.settings);
-        secrets::shed(&names, &plan.config.secrets)?;
+        secrets::remove_unneeded(&names, &plan.config.secrets)?;
     }
     for note in &plan.notes {
         out::note(&format!("note: {note}"));
@@ -108,7 +108,7 @@ fn refuse_tracked_state(workspace: &Workspace, working_dir: &Path) -> Result<(),
     let Some(path) = tracked::state_file(working_dir, search_path.as_deref()) else {
         return Ok(());
     };
-    let path = sanitise(&path.to_string()).into_owned();
+    let path = sanitize(&path.to_string()).into_owned();
     let what = format!("git tracks `{path}`: the state of a loop must not come from a repository");
     Err(Failure::usage(what).hint(
         "`git rm -r --cached .ralph` removes it from the repository and keeps the files; if the loop is not yours, delete `.ralph` too",
@@ -156,8 +156,8 @@ fn not_inside_an_agent() -> Result<(), Failure> {
     }
     let words = format!(
         "this is session {} of the loop in {}: an agent must not start another loop",
-        sanitise(&session),
-        sanitise(&dir.to_string_lossy()),
+        sanitize(&session),
+        sanitize(&dir.to_string_lossy()),
     );
     Err(Failure::usage(words).hint(
         "use --nested to allow it; the nested loop has its own budget and is ended with the iteration that started it",
@@ -180,7 +180,7 @@ pub async fn run_here(
     }
     answer(&config, &runner, style);
     if style == Style::Lines {
-        introduce(&config, runner.agent());
+        print_start(&config, runner.agent());
     }
     let handle = runner.handle();
     let state = runner.state();
@@ -211,7 +211,7 @@ pub async fn run_here(
     };
     let announcer = (terminal == Terminal::Detached).then(|| {
         let notices = handle.subscribe();
-        tokio::spawn(detach::announce(handle, notices))
+        tokio::spawn(detach::report_start(handle, notices))
     });
     let result = runner.run().await;
     watcher.abort();
@@ -229,7 +229,7 @@ pub async fn run_here(
     runner.close().await;
     reporter.finish();
     for trouble in unreported {
-        out::note(&format!("warning: {}", sanitise(&trouble)));
+        out::note(&format!("warning: {}", sanitize(&trouble)));
     }
     drop(temporary);
     let kept = config.settings.state.enabled;
@@ -283,7 +283,7 @@ fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
     let remedies = remedies(&state.launch.agent, &state.denials, &permitted);
     let remedies = remedies
         .iter()
-        .map(|line| format!("  to allow them, set in tachikoma.toml: {}", sanitise(line)));
+        .map(|line| format!("  to allow them, set in tachikoma.toml: {}", sanitize(line)));
     let first = format!("note: {ended}: {}", calls.join(", "));
     std::iter::once(first).chain(remedies).collect()
 }
@@ -300,7 +300,7 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
         out::note(&text);
         let changes = config.launch.changes_since(&state.launch);
         let changes = changes.filter(|_| style != Style::Lines);
-        for line in changes.iter().flat_map(|changes| changes_of(changes)) {
+        for line in changes.iter().flat_map(|changes| change_lines(changes)) {
             out::note(&format!("note: {line}"));
         }
     }
@@ -310,7 +310,7 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
         ));
     }
     for trouble in origin.warnings.iter().filter(|_| style != Style::Lines) {
-        out::note(&format!("warning: {}", sanitise(trouble)));
+        out::note(&format!("warning: {}", sanitize(trouble)));
     }
     if let Some(store) = runner.temporary() {
         out::note(&format!(
@@ -352,7 +352,7 @@ fn exit_code(outcome: &Outcome) -> u8 {
 }
 
 /// Prints the settings of the run before the first iteration.
-fn introduce(config: &LoopConfig, agent: &Agent) {
+fn print_start(config: &LoopConfig, agent: &Agent) {
     out::report(&format!(
         "tachikoma {}: {}",
         env!("CARGO_PKG_VERSION"),
@@ -404,7 +404,7 @@ fn completion_text(settings: &Settings) -> String {
     let file = conditions.objectives.as_ref().map(|file| file.display());
     let mut claims = Vec::new();
     if !promise.is_empty() {
-        claims.push(format!("{} on a line of its own", sanitise(promise)));
+        claims.push(format!("{} on a line of its own", sanitize(promise)));
     }
     claims.push("`tachikoma done`".to_owned());
     if let Some(file) = &file {
@@ -415,7 +415,7 @@ fn completion_text(settings: &Settings) -> String {
     }
     let claims = claims.join(" or ");
     let objectives = file.map(|file| format!("all objectives of {file} to be ticked"));
-    let names = settings.gate.iter().map(|gate| sanitise(&gate.name));
+    let names = settings.gate.iter().map(|gate| sanitize(&gate.name));
     let names: Vec<_> = names.collect();
     let gates = (!names.is_empty()).then(|| format!("these gates to pass: {}", names.join(", ")));
     let needs: Vec<String> = objectives.into_iter().chain(gates).collect();
@@ -479,7 +479,7 @@ fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
 fn allowed(own: &AgentSettings) -> String {
     match (own.permission, own.allow.as_slice()) {
         (Permission::Bypass, _) | (_, []) => String::new(),
-        (Permission::Safe, commands) => format!("; allowed: {}", sanitise(&commands.join(", "))),
+        (Permission::Safe, commands) => format!("; allowed: {}", sanitize(&commands.join(", "))),
     }
 }
 

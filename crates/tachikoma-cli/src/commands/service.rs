@@ -8,7 +8,7 @@ use crate::args::ServiceKind;
 use crate::commands::launch::working_dir;
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 
 /// Maximum length of the part of a unit's name that is taken from the directory's name.
@@ -41,7 +41,7 @@ pub fn print(workspace: &Workspace, kind: ServiceKind) -> Result<ExitCode, Failu
     {
         return Err(Failure::usage(format!(
             "no unit can be written for {}: it contains a control character",
-            sanitise(&text)
+            sanitize(&text)
         ))
         .hint("rename the directory, or remove the entry from PATH"));
     }

@@ -104,7 +104,7 @@ impl LoopSnapshots {
     /// Finds a snapshot, and prints a note if it belongs to an earlier iteration.
     pub fn at(&self, moment: Moment) -> Result<&KeptSnapshot, Failure> {
         let found = git_snapshots::resolve(&self.kept, moment);
-        let found = found.ok_or_else(|| self.nothing_at(moment))?;
+        let found = found.ok_or_else(|| self.no_snapshot(moment))?;
         if found.moment != moment {
             out::note(&format!(
                 "note: iteration {moment} has no snapshot; using that of iteration {}, the last one before it",
@@ -114,7 +114,7 @@ impl LoopSnapshots {
         Ok(found)
     }
 
-    fn nothing_at(&self, moment: Moment) -> Failure {
+    fn no_snapshot(&self, moment: Moment) -> Failure {
         let failure = Failure::new(format!(
             "there is no snapshot {moment} of {}",
             self.current.loop_id

@@ -38,7 +38,7 @@ pub fn state(workspace: &Workspace, command: StateCommand) -> Result<ExitCode, F
             backup::restore(workspace, file.as_deref(), &from, yes)
         }
         StateCommand::Clear { purge, yes } => {
-            change::clear(workspace, purge, yes).map_err(Failure::for_a_new_beginning)
+            change::clear(workspace, purge, yes).map_err(Failure::suggest_new_loop)
         }
     }
 }

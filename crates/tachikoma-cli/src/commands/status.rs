@@ -16,9 +16,9 @@ use super::control::live_socket;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::report::check;
-use crate::report::line::{files, iterations, left_to_redline, totals};
+use crate::report::line::{files, iterations, tokens_to_redline, totals};
 use crate::runtime::runtime;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 use crate::zone::local;
 
@@ -109,7 +109,7 @@ fn text(status: &Status) -> String {
     }
     if let Some(ending) = &status.ending {
         let hurry = "`tachikoma stop --now` stops at once";
-        line("ending", format!("{}; {hurry}", sanitise(&ending.reason)));
+        line("ending", format!("{}; {hurry}", sanitize(&ending.reason)));
     }
     if let Some(question) = &status.question {
         let until = question.until;
@@ -117,7 +117,7 @@ fn text(status: &Status) -> String {
             until.map(|until| format!("; without an answer: {} at {until}", question.default));
         line(
             "question",
-            format!("{}: {}", question.id, sanitise(&question.about)),
+            format!("{}: {}", question.id, sanitize(&question.about)),
         );
         line(
             "answer",
@@ -125,7 +125,7 @@ fn text(status: &Status) -> String {
         );
     }
     if let Some(question) = &status.question_left {
-        let about = format!("{}: {}", question.id, sanitise(&question.about));
+        let about = format!("{}: {}", question.id, sanitize(&question.about));
         line("question", about);
         let run = "the loop is not running; `tachikoma run` asks again";
         line("answer", run.to_owned());
@@ -149,7 +149,7 @@ fn text(status: &Status) -> String {
     let context = status.context.map(|context| {
         let guess = if context.estimated { ", estimated" } else { "" };
         let redline = context.redline_tokens;
-        let redline = redline.map(|redline| left_to_redline(context.tokens, redline));
+        let redline = redline.map(|redline| tokens_to_redline(context.tokens, redline));
         format!(
             "{}% ({} of {} tokens{guess}; {:+} in this iteration{})",
             context.percent,
@@ -183,7 +183,7 @@ fn text(status: &Status) -> String {
             false => "the last one failed",
         };
         let (iteration, times) = (failed.iteration, failed.in_a_row);
-        let error = sanitise(&failed.error);
+        let error = sanitize(&failed.error);
         line(
             "reboot",
             format!("{how} at iteration {iteration} ({times} in a row): {error}"),
@@ -195,7 +195,7 @@ fn text(status: &Status) -> String {
             (false, true) => "delivered to the agent in this attempt",
             (false, false) => "waits",
         };
-        line("to agent", format!("{when}: {}", sanitise(&words.text)));
+        line("to agent", format!("{when}: {}", sanitize(&words.text)));
     }
     if let Some(git) = &status.git {
         line("git", git_text(git));
@@ -206,13 +206,9 @@ fn text(status: &Status) -> String {
     for (name, value) in status.completion.iter().flat_map(check::summary) {
         line(name, value);
     }
-    for near in status
-        .stop_conditions
-        .iter()
-        .filter(|near| worth_saying(near))
-    {
+    for near in status.stop_conditions.iter().filter(|near| is_shown(near)) {
         let gone = near
-            .gone_at
+            .exhausted_at
             .map(|moment| format!(", gone at {moment} ({} here) at this rate", local(moment)));
         line(
             "stops",
@@ -244,7 +240,7 @@ fn text(status: &Status) -> String {
 }
 
 /// Returns whether a stop condition is shown: budgets always, counters only above zero.
-fn worth_saying(condition: &ConditionSummary) -> bool {
+fn is_shown(condition: &ConditionSummary) -> bool {
     let counts = matches!(
         condition.name.as_str(),
         "max_consecutive_failures"
@@ -310,7 +306,7 @@ fn copies_text(copies: &Uploads) -> String {
             "{last}; failed since, {} in a row, at {}: {}",
             failed.in_a_row,
             failed.time,
-            sanitise(&failed.error)
+            sanitize(&failed.error)
         ),
         None => last,
     }

@@ -12,7 +12,7 @@ use tachikoma_loop_runner::store::{layout, loops};
 use super::launch::Base;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::trust::{Trust, Untrusted, agreements_of, guarded_lines, listed};
 use crate::workspace::Workspace;
 
@@ -83,7 +83,7 @@ pub fn adopt(
         Ok(found) => found.state,
         Err(error) => {
             let why = chain(&error);
-            out::note(&sanitise(&format!(
+            out::note(&sanitize(&format!(
                 "warning: {loop_id} is not trusted: {why}"
             )));
             return Ok(None);
@@ -93,7 +93,7 @@ pub fn adopt(
     let agreements = agreements_of(loop_id, overrides);
     let is_new = !agreements
         .iter()
-        .all(|agreement| trust.have(working_dir, agreement));
+        .all(|agreement| trust.is_agreed(working_dir, agreement));
     if is_new {
         trust.record(working_dir, &agreements)?;
     }

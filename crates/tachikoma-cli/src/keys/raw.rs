@@ -60,14 +60,14 @@ pub fn enter() -> bool {
 
 /// Restores the mode that the terminal had before single-key mode.
 pub fn restore() {
-    known().give_back();
+    known().restore();
 }
 
 /// Restores the terminal, and keeps it unchanged until [`reclaim`].
 pub fn release() {
     let mut known = known();
     known.is_released = true;
-    known.give_back();
+    known.restore();
 }
 
 /// Allows single-key mode again after [`release`].
@@ -92,7 +92,7 @@ pub fn restore_on_panic() {
 }
 
 impl Known {
-    fn give_back(&mut self) {
+    fn restore(&mut self) {
         if let Some(before) = self.before.take()
             && is_ours()
         {

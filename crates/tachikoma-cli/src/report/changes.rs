@@ -2,7 +2,7 @@
 
 use tachikoma_core::Change;
 
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// Maximum number of changed settings that are listed.
 const CHANGES_MAX: usize = 8;
@@ -11,9 +11,9 @@ const CHANGES_MAX: usize = 8;
 const CHANGE_CHARS_MAX: usize = 60;
 
 /// Returns a line for each changed setting, at most [`CHANGES_MAX`].
-pub fn changes_of(changes: &[Change]) -> Vec<String> {
+pub fn change_lines(changes: &[Change]) -> Vec<String> {
     let value = |value: &Option<String>| {
-        let text = value.as_deref().map(sanitise);
+        let text = value.as_deref().map(sanitize);
         let text = text.as_deref().unwrap_or("the default");
         match text.char_indices().nth(CHANGE_CHARS_MAX) {
             Some((end, _)) => format!("{}...", &text[..end]),
@@ -22,7 +22,7 @@ pub fn changes_of(changes: &[Change]) -> Vec<String> {
     };
     let line = |change: &Change| {
         let (from, to) = (value(&change.from), value(&change.to));
-        format!("`{}` is {to} now; it was {from}", sanitise(&change.key))
+        format!("`{}` is {to} now; it was {from}", sanitize(&change.key))
     };
     let mut lines: Vec<String> = changes.iter().take(CHANGES_MAX).map(line).collect();
     match changes.len() {

@@ -9,14 +9,14 @@ use tachikoma_core::{
 };
 
 use super::span::span;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// Returns a line about a check that starts, if it may take a while.
 pub fn started(check: &Check) -> Vec<String> {
     match &check.stage {
         CheckStage::Asking => Vec::new(),
         CheckStage::Gates { names, claimed } => {
-            let names = sanitise(&names.join(", ")).into_owned();
+            let names = sanitize(&names.join(", ")).into_owned();
             vec![if *claimed {
                 format!("completion is claimed; gates: {names}")
             } else {
@@ -29,7 +29,7 @@ pub fn started(check: &Check) -> Vec<String> {
 /// Reports the answers of stop scripts, except the answer to continue. Errors of scripts are separate warnings.
 pub fn answered(answers: &Answers) -> Vec<String> {
     let said = answers.scripts.iter().filter_map(|script| {
-        let name = sanitise(&script.name);
+        let name = sanitize(&script.name);
         match script.verdict {
             ScriptVerdict::Claim => Some(format!("stop script {name}: the work is complete")),
             ScriptVerdict::Stop => Some(format!("stop script {name}: the loop is to end")),
@@ -46,12 +46,12 @@ pub fn gates(iteration: u32, results: &[GateResult]) -> Vec<String> {
         _ => "",
     };
     let said = results.iter().map(|gate| {
-        let name = sanitise(&gate.name);
+        let name = sanitize(&gate.name);
         let took = span(Duration::from_millis(gate.duration_ms));
         match &gate.error {
             None => format!("{when}gate {name} passed in {took}"),
             Some(error) => {
-                format!("{when}gate {name} failed after {took}: {}", sanitise(error))
+                format!("{when}gate {name} failed after {took}: {}", sanitize(error))
             }
         }
     });
@@ -83,17 +83,17 @@ pub fn tests_words(report: &TestsReport) -> String {
         ("flaky", &report.flaky),
     ] {
         if !names.is_empty() {
-            let _ = write!(said, "; {what}: {}", some(names));
+            let _ = write!(said, "; {what}: {}", first_names(names));
         }
     }
     said
 }
 
 /// Lists the first names, and counts the rest.
-fn some(names: &[String]) -> String {
+fn first_names(names: &[String]) -> String {
     const NAMED_MAX: usize = 3;
     let named = names.get(..NAMED_MAX.min(names.len())).unwrap_or(&[]);
-    let mut said = sanitise(&named.join(", ")).into_owned();
+    let mut said = sanitize(&named.join(", ")).into_owned();
     if names.len() > NAMED_MAX {
         let _ = write!(said, " and {} more", names.len() - NAMED_MAX);
     }
@@ -104,8 +104,8 @@ fn some(names: &[String]) -> String {
 pub fn refused(refusal: &Refusal) -> String {
     let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
     let claims = claims.join(", ");
-    let (claims, why) = (sanitise(&claims), refusal.reasons.join("; "));
-    let why = sanitise(&why);
+    let (claims, why) = (sanitize(&claims), refusal.reasons.join("; "));
+    let why = sanitize(&why);
     match refusal.confirmed {
         0 => format!("the claim of completion is rejected ({claims}): {why}"),
         // No check rejected the claim, so it only needs confirmation.
@@ -123,15 +123,15 @@ pub fn summary(known: &CompletionSummary) -> Vec<(&'static str, String)> {
         Some(CheckStage::Gates { names, .. }) => {
             lines.push((
                 "checking",
-                format!("gates: {}", sanitise(&names.join(", "))),
+                format!("gates: {}", sanitize(&names.join(", "))),
             ));
         }
         None => {}
     }
     if !known.gates.is_empty() {
         let gate = |gate: &GateSummary| match &gate.error {
-            None => format!("{} passed", sanitise(&gate.name)),
-            Some(error) => format!("{} failed ({})", sanitise(&gate.name), sanitise(error)),
+            None => format!("{} passed", sanitize(&gate.name)),
+            Some(error) => format!("{} failed ({})", sanitize(&gate.name), sanitize(error)),
         };
         let gates: Vec<String> = known.gates.iter().map(gate).collect();
         let iteration = known.gates_iteration;
@@ -146,14 +146,14 @@ pub fn summary(known: &CompletionSummary) -> Vec<(&'static str, String)> {
             format!("{} of {} ticked", objectives.ticked, objectives.total),
         )),
         Some(ObjectivesSeen::Unknown { reason }) => {
-            lines.push(("objectives", format!("not known: {}", sanitise(reason))));
+            lines.push(("objectives", format!("not known: {}", sanitize(reason))));
         }
         None => {}
     }
     if known.claimed {
         lines.push(("claim", "made, not checked yet".to_owned()));
     } else if !known.refused.is_empty() {
-        let reasons = sanitise(&known.refused.join("; ")).into_owned();
+        let reasons = sanitize(&known.refused.join("; ")).into_owned();
         lines.push(("claim", format!("refused: {reasons}")));
     }
     lines

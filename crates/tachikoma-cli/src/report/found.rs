@@ -4,7 +4,7 @@ use tachikoma_core::{Phase, State};
 use tachikoma_loop_runner::store::recover::Source;
 use tachikoma_loop_runner::{FoundLoop, StateOrigin};
 
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// Reports which loop is resumed, and how. Empty for a new loop. `limit` is the maximum number of iterations; 0
 /// means no limit.
@@ -29,7 +29,7 @@ pub fn resuming(
             (format!("interrupted {at}"), ended)
         }
         FoundLoop::Ended { outcome } => {
-            let outcome = sanitise(&outcome.to_string()).into_owned();
+            let outcome = sanitize(&outcome.to_string()).into_owned();
             (
                 format!("ended at iteration {iteration} ({outcome})"),
                 String::new(),
@@ -96,6 +96,6 @@ pub fn cut(iteration: u32, attempt: u32, reason: Option<&str>) -> String {
     let cut = format!("iteration {iteration}, attempt {attempt}, was cut");
     match reason {
         None => cut + " by the death of its runner and is repeated",
-        Some(reason) => format!("{cut} and is repeated: {}", sanitise(reason)),
+        Some(reason) => format!("{cut} and is repeated: {}", sanitize(reason)),
     }
 }

@@ -7,11 +7,11 @@ use tachikoma_core::{
     LoopEvent, LoopStats, Outcome, Record, Resumption, Stop, WaitReason,
 };
 
-use super::changes::changes_of;
+use super::changes::change_lines;
 use super::span::span;
 use super::{check, found, question};
 use crate::keys;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::zone::local;
 
 /// Line for a paused loop.
@@ -101,7 +101,7 @@ fn lines(record: &Record) -> Vec<String> {
                 record.loop_id, launch.agent, runner.containment
             )
         }
-        LoopEvent::ConfigChanged { changes } => return changes_of(changes),
+        LoopEvent::ConfigChanged { changes } => return change_lines(changes),
         LoopEvent::PauseRequested => "pauses at the next opportunity".to_owned(),
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => PAUSED.to_owned(),
@@ -149,7 +149,7 @@ fn lines(record: &Record) -> Vec<String> {
             format!("the agent's process ended between two turns with {exit}")
         }
         LoopEvent::ToolDenied(denial) => return denied(denial),
-        LoopEvent::Noted { text, .. } => format!("noted: {}", sanitise(text)),
+        LoopEvent::Noted { text, .. } => format!("noted: {}", sanitize(text)),
         LoopEvent::HandOffRequested { .. } => {
             "the old session is asked for its hand-off".to_owned()
         }
@@ -157,7 +157,7 @@ fn lines(record: &Record) -> Vec<String> {
             text,
             partial: false,
         } => format!("hand-off written, {} bytes", text.len()),
-        LoopEvent::HooksRan(end) => sanitise(&end.to_string()).into_owned(),
+        LoopEvent::HooksRan(end) => sanitize(&end.to_string()).into_owned(),
         LoopEvent::RebootVerified {
             percent,
             futile: None,
@@ -168,7 +168,7 @@ fn lines(record: &Record) -> Vec<String> {
         } => format!("the reboot changed nothing: {reason}"),
         LoopEvent::WorkedOutside { tool, .. } if !tool.is_empty() => format!(
             "the agent works although no iteration runs ({}); its changes and its cost count as the loop's",
-            sanitise(tool)
+            sanitize(tool)
         ),
         LoopEvent::EndingRequested {
             cause: Cause::Interrupt,
@@ -182,8 +182,8 @@ fn lines(record: &Record) -> Vec<String> {
             format!("the agent is silent, but at work ({activity}): it has more time")
         }
         LoopEvent::CustomSet { key, value } => match value.is_null() {
-            true => format!("`{}` is removed", sanitise(key)),
-            false => format!("`{}` is set", sanitise(key)),
+            true => format!("`{}` is removed", sanitize(key)),
+            false => format!("`{}` is set", sanitize(key)),
         },
         LoopEvent::Suspended { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
@@ -192,7 +192,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::LeftoversEnded { leftovers } => {
             let names: Vec<String> = leftovers
                 .iter()
-                .map(|left| format!("{} (pid {})", sanitise(&left.name), left.pid))
+                .map(|left| format!("{} (pid {})", sanitize(&left.name), left.pid))
                 .collect();
             format!(
                 "the agent left processes behind, now ended: {}",
@@ -226,7 +226,7 @@ fn lines(record: &Record) -> Vec<String> {
             };
             format!(
                 "iteration {iteration} failed after {took}: {}{row}",
-                sanitise(&failure.to_string())
+                sanitize(&failure.to_string())
             )
         }
         LoopEvent::IterationLimited(LimitedAttempt {
@@ -236,13 +236,13 @@ fn lines(record: &Record) -> Vec<String> {
             ..
         }) => format!(
             "iteration {iteration} could not reach the model's service and will be repeated: {}",
-            sanitise(reason)
+            sanitize(reason)
         ),
         LoopEvent::IterationLimited(LimitedAttempt {
             iteration, reason, ..
         }) => format!(
             "iteration {iteration} hit a usage limit and will be repeated: {}",
-            sanitise(reason)
+            sanitize(reason)
         ),
         LoopEvent::AttemptCut {
             iteration,
@@ -250,24 +250,24 @@ fn lines(record: &Record) -> Vec<String> {
             reason,
             ..
         } => found::cut(*iteration, *attempt, reason.as_deref()),
-        LoopEvent::AutocommitFinished { kept, .. } => return kept_lines(kept),
+        LoopEvent::AutocommitFinished { kept, .. } => return autocommit_lines(kept),
         LoopEvent::AutocommitGivenUp { reason, .. } => {
-            format!("the work tree was not surveyed: {}", sanitise(reason))
+            format!("the work tree was not surveyed: {}", sanitize(reason))
         }
         LoopEvent::Claimed { reason } => {
             let claim = Claim::Done {
                 reason: reason.clone(),
             };
-            format!("completion is claimed: {}", sanitise(&claim.to_string()))
+            format!("completion is claimed: {}", sanitize(&claim.to_string()))
         }
         LoopEvent::CheckStarted { check } => return check::started(check),
         LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
         LoopEvent::GatesRan { iteration, results } => return check::gates(*iteration, results),
         LoopEvent::TestsRan(report) => check::tests(report),
-        LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
+        LoopEvent::CheckGivenUp { reason } => sanitize(reason).into_owned(),
         LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
         LoopEvent::StopConditionTriggered { reason, .. } => {
-            format!("stop condition: {}", sanitise(reason))
+            format!("stop condition: {}", sanitize(reason))
         }
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
             Some(moment) => format!(
@@ -287,19 +287,19 @@ fn lines(record: &Record) -> Vec<String> {
             ..
         } => format!(
             "the reboot was aborted, the old session continues: {}",
-            sanitise(error)
+            sanitize(error)
         ),
         LoopEvent::RebootFailed { error, .. } => format!(
             "the reboot failed, the old session continues: {}",
-            sanitise(error)
+            sanitize(error)
         ),
-        LoopEvent::Warned { warning } => format!("warning: {}", sanitise(warning)),
+        LoopEvent::Warned { warning } => format!("warning: {}", sanitize(warning)),
         LoopEvent::DiskWasFull { duration_ms } => {
             let waited = span(Duration::from_millis(*duration_ms));
             format!("disk space is available again after {waited}; the loop continues")
         }
-        LoopEvent::Incident(incident) => sanitise(&incident.to_string()).into_owned(),
-        LoopEvent::Repaired { what, how } => format!("repaired the {what}: {}", sanitise(how)),
+        LoopEvent::Incident(incident) => sanitize(&incident.to_string()).into_owned(),
+        LoopEvent::Repaired { what, how } => format!("repaired the {what}: {}", sanitize(how)),
         LoopEvent::Completed { outcome, stats }
         | LoopEvent::Stopped { outcome, stats, .. }
         | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
@@ -310,11 +310,11 @@ fn lines(record: &Record) -> Vec<String> {
 }
 
 /// Reports a commit, or why there is none. Changes without a commit are not reported.
-fn kept_lines(kept: &AutocommitResult) -> Vec<String> {
+fn autocommit_lines(kept: &AutocommitResult) -> Vec<String> {
     let committed = kept.commit.as_ref();
     let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
     let error = kept.error.as_deref();
-    let error = error.map(|error| format!("not committed: {}", sanitise(error)));
+    let error = error.map(|error| format!("not committed: {}", sanitize(error)));
     committed.into_iter().chain(error).collect()
 }
 
@@ -334,7 +334,7 @@ fn denied(denial: &Denial) -> Vec<String> {
         return Vec::new();
     }
     let remedy = denial.remedy.as_deref().map(|line| {
-        let line = sanitise(line);
+        let line = sanitize(line);
         format!("; to allow it, set in tachikoma.toml: {line}")
     });
     vec![format!(
@@ -346,9 +346,9 @@ fn denied(denial: &Denial) -> Vec<String> {
 
 /// Returns a denied tool call with its count.
 pub fn denied_call(denial: &Denial) -> String {
-    let mut text = sanitise(&denial.name).into_owned();
+    let mut text = sanitize(&denial.name).into_owned();
     if !denial.summary.is_empty() {
-        text.push_str(&format!(" `{}`", sanitise(&denial.summary)));
+        text.push_str(&format!(" `{}`", sanitize(&denial.summary)));
     }
     if denial.times > 1 {
         text.push_str(&format!(" ({} times)", denial.times));
@@ -367,7 +367,7 @@ pub fn ending(outcome: &Outcome, stats: &LoopStats) -> String {
     format!(
         "{}: {} ({})",
         outcome.state(),
-        sanitise(&outcome.to_string()),
+        sanitize(&outcome.to_string()),
         totals(stats)
     )
 }
@@ -378,7 +378,7 @@ fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
     } else {
         ""
     };
-    let left = redline_tokens.map(|redline| left_to_redline(context.tokens, redline));
+    let left = redline_tokens.map(|redline| tokens_to_redline(context.tokens, redline));
     format!(
         "context {}% ({} of {} tokens{guess}{})",
         context.percent_rounded_down(),
@@ -389,7 +389,7 @@ fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
 }
 
 /// Returns the number of tokens that are left until the redline, to be added to other text.
-pub fn left_to_redline(tokens: u64, redline: u64) -> String {
+pub fn tokens_to_redline(tokens: u64, redline: u64) -> String {
     match redline.checked_sub(tokens) {
         Some(left @ 1..) => format!("; {left} left to the redline at {redline}"),
         Some(0) | None => format!("; over the redline at {redline}"),

@@ -2,10 +2,10 @@
 
 use tachikoma_core::{AnsweredBy, OperatorEvent, Question, Record};
 
-use super::changes::changes_of;
+use super::changes::change_lines;
 use super::span::span;
 use crate::keys;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// Returns the lines for an event between the loop and its operator. `by_keys` says whether keys answer questions.
 pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<String> {
@@ -32,17 +32,17 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
         }
         OperatorEvent::RolledBack {
             error: Some(error), ..
-        } => format!("the work tree was not brought back: {}", sanitise(error)),
+        } => format!("the work tree was not brought back: {}", sanitize(error)),
         OperatorEvent::Attended { on: true } => "attended: asks between iterations".to_owned(),
         OperatorEvent::Attended { on: false } => "unattended: asks nothing".to_owned(),
-        OperatorEvent::MessageQueued { text, .. } => format!("to the agent: {}", sanitise(text)),
+        OperatorEvent::MessageQueued { text, .. } => format!("to the agent: {}", sanitize(text)),
         OperatorEvent::MessagesDelivered { .. } => {
             "the agent is told while its tool runs".to_owned()
         }
         OperatorEvent::Reloaded { changes, later, .. } => {
             let mut lines = match changes.is_empty() {
                 true => Vec::new(),
-                false => changes_of(changes),
+                false => change_lines(changes),
             };
             if !later.is_empty() {
                 let later = later.join(", ");
@@ -70,7 +70,7 @@ fn asked(record: &Record, question: &Question, by_keys: bool) -> Vec<String> {
         false => format!("`tachikoma answer` with one of: {}", question.offers()),
     };
     vec![
-        format!("question {}: {}", question.id, sanitise(&question.about)),
+        format!("question {}: {}", question.id, sanitize(&question.about)),
         format!("  {how}{limit}"),
     ]
 }

@@ -1,7 +1,7 @@
 //! Budgets and stop patterns end a loop, even during a turn.
 
 use serde_json::Value;
-use tachikoma_testkit::fake_agent::Misbehaviour;
+use tachikoma_testkit::fake_agent::Misbehavior;
 use tachikoma_testkit::{Ran, Scenario, Scratch, Turn, Usage, await_until};
 
 use crate::claude_fault_support::{claude, with_scenario};
@@ -27,9 +27,9 @@ fn endless() -> Scenario {
 /// Like `endless`, for an agent that does not enforce a budget itself.
 pub fn overspending() -> Scenario {
     let mut scenario = endless();
-    scenario.agent.always = Misbehaviour {
+    scenario.agent.always = Misbehavior {
         overspends: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     scenario
 }
@@ -139,10 +139,10 @@ fn complaint_33_a_token_budget_ends_the_first_turn() {
 #[test]
 fn without_live_costs_the_budget_is_checked_between_iterations() {
     let mut scenario = short();
-    scenario.agent.always = Misbehaviour {
+    scenario.agent.always = Misbehavior {
         tells_no_cost: true,
         overspends: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let scratch = with_scenario(&scenario);
     let ran = run_with(&scratch, &[("MAX_COST_USD", "0.7")]);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use tachikoma_testkit::fake_agent::{Misbehaviour, WhileSilent};
+use tachikoma_testkit::fake_agent::{Misbehavior, WhileSilent};
 use tachikoma_testkit::{Scenario, Scratch, Turn};
 
 use crate::claude_fault_support::{loop_of, misbehaving, with_scenario};
@@ -23,7 +23,7 @@ const SETTINGS: [(&str, &str); 3] = [
 ];
 
 /// Runs one iteration with a misbehaving agent. Returns the record of its failure.
-fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
+fn one_iteration(wrong: Misbehavior) -> (Scratch, Value) {
     let at_start = wrong.hang_at_start;
     let scratch = with_scenario(&misbehaving(Scenario::of([Turn::text("one")]), [wrong]));
     // Other timeouts are long, so that only the tested one applies.
@@ -35,11 +35,11 @@ fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
 }
 
 /// Describes an agent that becomes silent during an answer and then runs `doing`.
-fn falls_silent(doing: Option<WhileSilent>) -> Misbehaviour {
-    Misbehaviour {
+fn falls_silent(doing: Option<WhileSilent>) -> Misbehavior {
+    Misbehavior {
         silent_after_line: Some(4),
         while_silent: doing,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     }
 }
 
@@ -120,10 +120,10 @@ fn complaint_10_a_silent_agent_that_computes_runs_until_tool_timeout() {
 
 #[test]
 fn an_agent_that_computes_before_its_first_output_is_not_killed() {
-    let (scratch, failed) = one_iteration(Misbehaviour {
+    let (scratch, failed) = one_iteration(Misbehavior {
         hang_at_start: true,
         while_silent: Some(WhileSilent::Compute),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     });
     expect_busy(&scratch, &failed, COMPUTES);
     expect_timeout(&failed, "first_output");

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use tachikoma_testkit::fake_agent::Misbehaviour;
+use tachikoma_testkit::fake_agent::Misbehavior;
 use tachikoma_testkit::{Ran, Scenario, Scratch, Tool};
 
 use crate::claude_support::{self, fake_agent_path, write_scenario};
@@ -51,7 +51,7 @@ pub(crate) fn loop_of(scratch: &Scratch, iterations: &str, settings: &[(&str, &s
 /// Returns a scenario in which each agent process misbehaves in its own way.
 pub(crate) fn misbehaving(
     mut scenario: Scenario,
-    starts: impl IntoIterator<Item = Misbehaviour>,
+    starts: impl IntoIterator<Item = Misbehavior>,
 ) -> Scenario {
     scenario.agent.starts = starts.into_iter().collect();
     scenario

@@ -1,7 +1,7 @@
 //! A misbehaving Claude Code: how the loop reacts, and which messages it prints.
 
 use insta::assert_snapshot;
-use tachikoma_testkit::fake_agent::{Ignored, Misbehaviour};
+use tachikoma_testkit::fake_agent::{Ignored, Misbehavior};
 use tachikoma_testkit::{
     Afterwards, Fault, Scenario, Scratch, Turn, Usage, processes_with, unique,
 };
@@ -14,11 +14,7 @@ fn texts() -> Scenario {
 }
 
 /// Runs the given number of iterations. The first agent process misbehaves.
-fn first_one(
-    wrong: Misbehaviour,
-    iterations: &str,
-    settings: &[(&str, &str)],
-) -> (Scratch, String) {
+fn first_one(wrong: Misbehavior, iterations: &str, settings: &[(&str, &str)]) -> (Scratch, String) {
     let scratch = with_scenario(&misbehaving(texts(), [wrong]));
     let shown = loop_of(&scratch, iterations, settings);
     (scratch, shown)
@@ -39,9 +35,9 @@ fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
 // Complaint 4: an agent that printed nothing blocked the loop forever.
 #[test]
 fn a_silent_agent_times_out() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         hang_at_start: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let settings = [("SESSION__FIRST_OUTPUT_TIMEOUT", "1s")];
     let (_scratch, shown) = first_one(wrong, "2", &settings);
@@ -70,9 +66,9 @@ fn a_silent_agent_times_out() {
 // Complaint 2: an agent that became silent during an answer blocked the loop forever.
 #[test]
 fn an_agent_that_becomes_silent_times_out() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         silent_after_line: Some(4),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let settings = [("SESSION__SILENCE_TIMEOUT", "1s")];
     let (_scratch, shown) = first_one(wrong, "2", &settings);
@@ -113,9 +109,9 @@ fn pings_do_not_extend_silence_timeout() {
 
 #[test]
 fn garbage_in_the_output_is_skipped() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         garbage_before_line: Some(3),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let (scratch, shown) = first_one(wrong, "1", &[]);
     assert_snapshot!(shown, @"
@@ -141,9 +137,9 @@ fn garbage_in_the_output_is_skipped() {
 
 #[test]
 fn a_very_long_line_of_output_does_not_fail_the_iteration() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         huge_line_bytes: Some(20 << 20),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let (scratch, shown) = first_one(wrong, "1", &[]);
     assert_eq!(outline(&scratch).0, ["completed"], "{shown:.2000}");
@@ -151,9 +147,9 @@ fn a_very_long_line_of_output_does_not_fail_the_iteration() {
 
 #[test]
 fn an_agent_that_ignores_an_interrupt_is_killed() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         ignore: vec![Ignored::Interrupt, Ignored::Sigint],
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let work = Turn::bash("echo x > started; sleep 600");
     let scratch = with_scenario(&misbehaving(Scenario::of([work]), [wrong]));
@@ -171,11 +167,11 @@ fn an_agent_that_ignores_an_interrupt_is_killed() {
 
 #[test]
 fn an_agent_that_dies_during_a_turn_is_a_failure() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         exit_at_line: Some(5),
         exit_code: 7,
         last_words: Some("panic: the beans are out".to_owned()),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let (scratch, shown) = first_one(wrong, "2", &[]);
     assert_snapshot!(shown, @"
@@ -209,9 +205,9 @@ fn an_agent_that_dies_during_a_turn_is_a_failure() {
 // Complaint 1: an agent that did not exit after its result blocked the loop forever.
 #[test]
 fn an_agent_that_stays_after_its_result_is_killed() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         hang_after_result: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let settings = [
         ("SESSION__FRESH_EACH_ITERATION", "true"),
@@ -227,9 +223,9 @@ fn an_agent_that_stays_after_its_result_is_killed() {
 
 #[test]
 fn a_repeated_result_counts_once() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         second_result: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let (scratch, shown) = first_one(wrong, "3", &[]);
     assert_eq!(
@@ -241,9 +237,9 @@ fn a_repeated_result_counts_once() {
 
 #[test]
 fn an_agent_that_dies_before_it_reads_a_prompt_is_restarted() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         die_after_results: Some(1),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let (scratch, shown) = first_one(wrong, "2", &[]);
     assert_eq!(
@@ -260,9 +256,9 @@ fn an_agent_that_dies_before_it_reads_a_prompt_is_restarted() {
 
 #[test]
 fn an_agent_that_dies_between_prompts_is_restarted() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         die_after_results: Some(1),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let settings = [("ITERATION_DELAY", "3s")];
     let (scratch, shown) = first_one(wrong, "2", &settings);
@@ -329,9 +325,9 @@ fn full() -> Scenario {
 
 #[test]
 fn a_reboot_into_the_same_conversation_fails() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         session_id: Some("3f0b8c1e-7c3d-4a53-9d0c-2d7a1a6c7f10".to_owned()),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let mut scenario = full();
     scenario.agent.always = wrong;
@@ -351,11 +347,11 @@ fn a_reboot_into_the_same_conversation_fails() {
 
 #[test]
 fn a_failed_new_session_keeps_the_old_one() {
-    let dead = Misbehaviour {
+    let dead = Misbehavior {
         hang_at_start: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
-    let good = Misbehaviour::default();
+    let good = Misbehavior::default();
     let scenario = Scenario::of([fill(), interrupted(), Turn::text("on we go")]).when(
         HAND_OFF,
         Turn::text("Half done.").using(Usage::cached(171_100)),
@@ -402,9 +398,9 @@ fn a_failed_new_session_keeps_the_old_one() {
 #[test]
 fn detached_children_of_the_agent_are_killed() {
     let marker = unique();
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         escaping_child: Some(marker.clone()),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let (scratch, shown) = first_one(wrong, "1", &[]);
     assert_eq!(outline(&scratch).0, ["completed"], "{shown}");

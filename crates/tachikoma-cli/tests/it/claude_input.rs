@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use insta::assert_snapshot;
-use tachikoma_testkit::fake_agent::{Misbehaviour, REPLAY_VAR};
+use tachikoma_testkit::fake_agent::{Misbehavior, REPLAY_VAR};
 use tachikoma_testkit::{Ran, Scenario, Scratch, Turn};
 
 use crate::claude_fault_support::{claude, misbehaving, run, trouble, with_scenario};
@@ -104,10 +104,10 @@ fn unknown_arguments_of_the_agent_are_reported() {
 
 #[test]
 fn an_agent_that_ends_without_output_is_reported() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         exit_at_line: Some(1),
         exit_code: 1,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let scratch = with_scenario(&misbehaving(Scenario::of([Turn::text("one")]), [wrong]));
     let ran = claude(&scratch).env(ONCE.0, ONCE.1).run(run("2"));
@@ -122,10 +122,10 @@ fn an_agent_that_ends_without_output_is_reported() {
 
 #[test]
 fn an_untested_version_is_a_warning() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         version: Some("3.0.0".to_owned()),
         die_after_results: Some(1),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let scenario = Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")]);
     let scratch = with_scenario(&misbehaving(scenario, [wrong.clone(), wrong]));

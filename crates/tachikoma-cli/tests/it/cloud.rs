@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_testkit::s3::{KEY, Misbehaviour};
+use tachikoma_testkit::s3::{KEY, Misbehavior};
 use tachikoma_testkit::{Scratch, await_until};
 
 use crate::cloud_support::{Server, incidents, repository, settings, sha256, up_to};
@@ -121,7 +121,7 @@ fn a_manual_backup_is_uploaded_and_a_full_server_is_reported() {
     assert_eq!(server.copies().len(), 1);
     server
         .s3
-        .behave(Misbehaviour::Refuses(507, "InsufficientStorage"));
+        .behave(Misbehavior::Refuses(507, "InsufficientStorage"));
     let told = server.say(&scratch, &["state", "backup"], 1);
     assert!(
         told.contains(
@@ -139,7 +139,7 @@ fn an_upload_to_a_full_server_is_retried() {
     let scratch = with_history(&server, "");
     server
         .s3
-        .behave(Misbehaviour::Refuses(507, "InsufficientStorage"));
+        .behave(Misbehavior::Refuses(507, "InsufficientStorage"));
     let live = server
         .tool(&scratch)
         .spawn(run(&["--max-iterations", "9"], "exec sleep 600"));
@@ -152,7 +152,7 @@ fn an_upload_to_a_full_server_is_retried() {
     });
     // The loop works during the retries.
     await_events(&scratch, "agent_launched", 2);
-    server.s3.behave(Misbehaviour::None);
+    server.s3.behave(Misbehavior::None);
     await_until("the copy", PATIENT, || server.copies().len() == 1);
     await_until("its record", SOON, || {
         incidents(&scratch, "cloud_copied").len() == 1
@@ -198,7 +198,7 @@ fn a_wrong_clock_is_reported() {
     let scratch = with_history(&server, "");
     server
         .s3
-        .behave(Misbehaviour::Refuses(403, "RequestTimeTooSkewed"));
+        .behave(Misbehavior::Refuses(403, "RequestTimeTooSkewed"));
     server.say(&scratch, &go_on("2"), 3);
     let failed = incidents(&scratch, "cloud_failed");
     assert_eq!(failed[0]["attempts"], 1, "{failed:?}");
@@ -210,7 +210,7 @@ fn a_wrong_clock_is_reported() {
 fn a_slow_server_delays_the_loop_only_at_the_last_upload() {
     let server = Server::start();
     let scratch = with_history(&server, "");
-    server.s3.behave(Misbehaviour::Slow(Duration::from_secs(3)));
+    server.s3.behave(Misbehavior::Slow(Duration::from_secs(3)));
     server.say(&scratch, &go_on("6"), 3);
     let journal = crate::support::lines(&scratch);
     let at = |mark: &str| journal.iter().position(|line| line.contains(mark));
@@ -233,7 +233,7 @@ fn a_slow_server_delays_the_loop_only_at_the_last_upload() {
 fn an_upload_succeeds_without_the_right_to_list() {
     let server = Server::start();
     let scratch = with_history(&server, "");
-    server.s3.behave(Misbehaviour::ListsNothing);
+    server.s3.behave(Misbehavior::ListsNothing);
     server.say(&scratch, &go_on("2"), 3);
     let newest = files(&scratch.path().join(".ralph/backups"))
         .into_keys()
@@ -260,7 +260,7 @@ fn an_upload_to_a_server_that_dies_meanwhile_is_repeated_and_stored_once() {
     scratch.write("noise", noise);
     scratch.git(&["add", "-A"]);
     scratch.git(&["commit", "--quiet", "-m", "noise"]);
-    server.s3.behave(Misbehaviour::DiesAtPart(2));
+    server.s3.behave(Misbehavior::DiesAtPart(2));
     let words = run(&["--allow-dirty", "--max-iterations", "1"], "true");
     let live = server.tool(&scratch).spawn(words);
     // The server dies during the upload of the last backup.

@@ -1,7 +1,7 @@
 //! Complaints of users of similar programs, each tested with Tachikoma. Test names contain the number of the complaint.
 
 use serde_json::Value;
-use tachikoma_testkit::fake_agent::Misbehaviour;
+use tachikoma_testkit::fake_agent::Misbehavior;
 use tachikoma_testkit::{Scenario, Scratch, Turn, processes_with, unique};
 
 use crate::claude_fault_support::{claude, loop_of, misbehaving, run, with_scenario};
@@ -19,10 +19,10 @@ fn outcomes(scratch: &Scratch) -> Vec<Value> {
 #[test]
 fn complaint_5_agents_that_stay_after_their_result_are_killed() {
     let mark = unique();
-    let stays = Misbehaviour {
+    let stays = Misbehavior {
         hang_after_result: true,
         escaping_child: Some(mark.clone()),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let mut scenario = Scenario::of([Turn::text("done for now")]).for_ever();
     scenario.agent.always = stays;
@@ -154,14 +154,14 @@ fn complaint_43_a_timeout_kills_all_descendants_of_the_agent() {
 /// Complaint: the agent crashed every time it resumed the same conversation.
 #[test]
 fn complaint_59_a_conversation_that_crashes_its_process_three_times_is_replaced() {
-    let dies = Misbehaviour {
+    let dies = Misbehavior {
         exit_at_line: Some(2),
         exit_code: 1,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
-    let first = Misbehaviour {
+    let first = Misbehavior {
         die_after_results: Some(1),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let starts = [first, dies.clone(), dies.clone(), dies];
     let scenario = Scenario::of([Turn::text("well")]).for_ever();
@@ -177,11 +177,11 @@ fn complaint_59_a_conversation_that_crashes_its_process_three_times_is_replaced(
 
 #[test]
 fn complaint_59_a_conversation_in_use_elsewhere_is_replaced_at_once() {
-    let taken = Misbehaviour {
+    let taken = Misbehavior {
         exit_at_line: Some(1),
         exit_code: 1,
         last_words: Some("Error: Session ID 3f0b is already in use.".to_owned()),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let scenario = Scenario::of([Turn::text("well")]).for_ever();
     let scratch = with_scenario(&misbehaving(scenario, [taken]));

@@ -350,7 +350,7 @@ fn stop_scripts_get_the_status_and_their_exit_codes_are_obeyed() {
     );
     assert_eq!(
         warned[2],
-        "the stop script `odd.sh` is no help: exit 3: what"
+        "the stop script `odd.sh` gave no usable answer: exit 3: what"
     );
 }
 

@@ -252,7 +252,7 @@ fn an_agent_that_is_not_supported_yet_is_refused() {
     exit: 2
     --- stdout
     --- stderr
-    error: agent `codex` is not built yet
+    error: agent `codex` is not supported yet
     hint: `--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none
     ");
 }

@@ -145,7 +145,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    agent claude is up (pid [PID])
     [TIME]    session 2 began
     [TIME]    session 2 took over after [DURATION]
-    [TIME] => went on with iteration 3
+    [TIME] => continued with iteration 3
     --- stderr
     ");
     assert_snapshot!(explain(&[]), @"
@@ -210,7 +210,7 @@ fn replay_applies_another_redline() {
     with reboot.enabled=false, iteration_delay=30s:
 
     iteration 1
-      recorded: went on
+      recorded: continued
       replayed: waited [DURATION] (delay)
       because:  waits: iteration_delay is [DURATION]
 
@@ -233,7 +233,7 @@ fn replay_applies_another_redline() {
     with max_iterations=1:
 
     iteration 1
-      recorded: went on
+      recorded: continued
       replayed: the loop ended: the limit of 1 iteration is reached
       because:  1 of 1 iterations (max_iterations)
 

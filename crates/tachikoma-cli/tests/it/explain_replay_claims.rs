@@ -52,7 +52,7 @@ fn a_false_claim_is_explained() {
     [TIME]    progress 1 of 100: 1 for 1 file
     [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); it ran [DURATION] of [DURATION] (stop_conditions.max_duration); 2 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); 2 of 100 iterations (max_iterations); the claim of completion was refused
     [TIME] => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
-    [TIME] => went on with iteration 3
+    [TIME] => continued with iteration 3
     --- stderr
     ");
     assert_snapshot!(shown(&tachikoma(&scratch).run(["explain"])), @"

@@ -11,7 +11,7 @@ use tachikoma_cloud::{
     CloudEnvironment, CloudError, Digest, PART_BYTES, Put, Store, digest_of, open,
 };
 use tachikoma_testkit::await_until;
-use tachikoma_testkit::s3::{BUCKET, Misbehaviour, S3};
+use tachikoma_testkit::s3::{BUCKET, Misbehavior, S3};
 use tokio::runtime::{Builder, Runtime};
 
 struct Place {
@@ -128,7 +128,7 @@ fn a_canceled_upload_leaves_no_object_and_no_parts() {
     let place = Place::new();
     place
         .s3
-        .behave(Misbehaviour::Slow(Duration::from_millis(200)));
+        .behave(Misbehavior::Slow(Duration::from_millis(200)));
     let (mut file, digest) = file_of(&vec![7; PART_BYTES * 3]);
     let store = place.store();
     let put = store.put("large", &mut file, Path::new("here"), &digest);

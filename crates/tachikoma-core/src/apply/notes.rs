@@ -5,7 +5,13 @@ use crate::{Note, State, Timestamp};
 /// Maximum number of notes of the agent, and of the operator. Neither displaces the other.
 const NOTES_MAX: usize = 50;
 
-pub(super) fn noted(state: &mut State, text: &str, tell: bool, operator: bool, time: Timestamp) {
+pub(super) fn record_note(
+    state: &mut State,
+    text: &str,
+    tell: bool,
+    operator: bool,
+    time: Timestamp,
+) {
     if tell {
         state.kept.work_tree_note = Some(text.to_owned());
     }

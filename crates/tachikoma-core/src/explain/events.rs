@@ -20,7 +20,7 @@ pub(super) struct Line {
     pub words: String,
 }
 
-fn fact(words: impl Into<String>) -> Option<Line> {
+fn fact_line(words: impl Into<String>) -> Option<Line> {
     let words = words.into();
     let kind = Kind::Fact;
     Some(Line { kind, words })
@@ -63,9 +63,9 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
     match &record.event {
         LoopEvent::Started { resumption, .. } => match resumption {
             Resumption::New => None,
-            Resumption::AfterCrash => fact("the runner died; another one took up the loop"),
+            Resumption::AfterCrash => fact_line("the runner died; another one took up the loop"),
             Resumption::AfterEnd { outcome } => {
-                fact(format!("run again after its end ({outcome})"))
+                fact_line(format!("run again after its end ({outcome})"))
             }
         },
         LoopEvent::ConfigChanged { changes } => {
@@ -74,7 +74,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
                 format!("{} is {to}", change.key)
             });
             let changed: Vec<String> = changed.collect();
-            fact(format!("settings changed: {}", changed.join(", ")))
+            fact_line(format!("settings changed: {}", changed.join(", ")))
         }
         LoopEvent::IterationStarted {
             iteration, attempt, ..
@@ -84,47 +84,47 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
                 false => "the agent is launched",
             };
             let session = state.session.number;
-            fact(format!(
+            fact_line(format!(
                 "iteration {iteration}, attempt {attempt}, session {session}: {how}"
             ))
         }
         LoopEvent::AgentLaunched { pid } => {
-            fact(format!("agent {} is up (pid {pid})", state.launch.agent))
+            fact_line(format!("agent {} is up (pid {pid})", state.launch.agent))
         }
-        LoopEvent::AgentExited { exit } => fact(format!(
+        LoopEvent::AgentExited { exit } => fact_line(format!(
             "the agent's process ended between two turns: {exit}"
         )),
         LoopEvent::WrapUpAdvised { .. } => without_reason(record, "the agent was asked to finish"),
-        LoopEvent::TurnResulted(report) => fact(turn(report)),
-        LoopEvent::QuotaReported(quota) => fact(format!(
+        LoopEvent::TurnResulted(report) => fact_line(turn(report)),
+        LoopEvent::QuotaReported(quota) => fact_line(format!(
             "{} of the subscription's window `{}` is used",
             Percent(quota.percent),
             quota.window
         )),
-        LoopEvent::StopPatternMatched { pattern } => fact(format!(
+        LoopEvent::StopPatternMatched { pattern } => fact_line(format!(
             "its final words match the pattern `{pattern}` (stop_conditions.stop_on_patterns)"
         )),
         LoopEvent::Operator(event) => operator(event),
         LoopEvent::Claimed { reason } => {
             let why = reason.as_ref().map(|reason| format!(": {reason}"));
             let why = why.unwrap_or_default();
-            fact(format!(
+            fact_line(format!(
                 "`tachikoma done` claims that the work is complete{why}"
             ))
         }
         LoopEvent::CheckStarted { check } => decision(check_started(state, check)),
-        LoopEvent::ConditionsAnswered { answers } => fact(answered(answers)),
-        LoopEvent::GatesRan { results, .. } if results.is_empty() => fact("no gate ran"),
-        LoopEvent::GatesRan { results, .. } => fact(reasons::gates(results)),
-        LoopEvent::TestsRan(report) => fact(tests(report)),
+        LoopEvent::ConditionsAnswered { answers } => fact_line(answered(answers)),
+        LoopEvent::GatesRan { results, .. } if results.is_empty() => fact_line("no gate ran"),
+        LoopEvent::GatesRan { results, .. } => fact_line(reasons::gates(results)),
+        LoopEvent::TestsRan(report) => fact_line(tests(report)),
         LoopEvent::ProgressMeasured(measured) => match measured.score {
-            0 => fact(format!(
+            0 => fact_line(format!(
                 "no progress, the {} iteration in a row",
                 Nth(state.stats.no_progress_count)
             )),
-            score => fact(format!(
+            score => fact_line(format!(
                 "progress {score} of 100: {}",
-                measured.evidence.words()
+                measured.evidence.description()
             )),
         },
         LoopEvent::CheckGivenUp { reason } => decision(format!("the check is given up: {reason}")),
@@ -140,7 +140,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             without_reason(record, &reasons::turn_ended(*cause))
         }
         LoopEvent::AgentSignaled { signal, .. } => {
-            fact(format!("the agent gets the signal: {signal}"))
+            fact_line(format!("the agent gets the signal: {signal}"))
         }
         LoopEvent::IterationCompleted { report, .. } => {
             let claims = match report.claimed {
@@ -148,7 +148,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
                 false => "",
             };
             let took = span(&report.duration_ms);
-            fact(format!("{} after {took}{claims}", report.outcome))
+            fact_line(format!("{} after {took}{claims}", report.outcome))
         }
         LoopEvent::IterationFailed {
             failure,
@@ -157,11 +157,11 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             ..
         } => {
             let (took, nth) = (span(duration_ms), Nth(*streak));
-            fact(format!(
+            fact_line(format!(
                 "failed after {took}, the {nth} in a row: {failure}"
             ))
         }
-        LoopEvent::IterationLimited(limited) => fact(reasons::limited(limited)),
+        LoopEvent::IterationLimited(limited) => fact_line(reasons::limited(limited)),
         LoopEvent::AttemptCut {
             attempt, reason, ..
         } => {
@@ -169,7 +169,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
                 None => " by the death of the runner".to_owned(),
                 Some(reason) => format!(" ({reason}), which is not a failure"),
             };
-            fact(format!(
+            fact_line(format!(
                 "attempt {attempt} was cut{by}; the iteration is repeated"
             ))
         }
@@ -185,28 +185,28 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
         LoopEvent::HandOffWritten {
             text,
             partial: false,
-        } => fact(format!("it wrote a hand-off of {} bytes", text.len())),
-        LoopEvent::HooksRan(end) => fact(end.to_string()),
+        } => fact_line(format!("it wrote a hand-off of {} bytes", text.len())),
+        LoopEvent::HooksRan(end) => fact_line(end.to_string()),
         LoopEvent::RebootCompleted {
             to, duration_ms, ..
-        } => fact(format!(
+        } => fact_line(format!(
             "session {to} took over after {}",
             span(duration_ms)
         )),
-        LoopEvent::RebootFailed { error, .. } => fact(format!(
+        LoopEvent::RebootFailed { error, .. } => fact_line(format!(
             "the reboot failed, the old session continues: {error}"
         )),
         LoopEvent::RebootVerified { percent, futile } => match futile {
-            Some(why) => fact(format!("the reboot was futile: {why}")),
-            None => fact(format!("the reboot helped: the context is at {percent} %")),
+            Some(why) => fact_line(format!("the reboot was futile: {why}")),
+            None => fact_line(format!("the reboot helped: the context is at {percent} %")),
         },
         LoopEvent::WaitStarted { wait } => {
             without_reason(record, &format!("waits ({})", wait.reason))
         }
-        LoopEvent::PauseRequested => fact("the operator asks for a pause"),
-        LoopEvent::PauseWithdrawn => fact("the operator withdraws the pause"),
+        LoopEvent::PauseRequested => fact_line("the operator asks for a pause"),
+        LoopEvent::PauseWithdrawn => fact_line("the operator withdraws the pause"),
         LoopEvent::Paused { .. } => decision("paused, as the operator asked"),
-        LoopEvent::Resumed => fact("the operator resumes the loop"),
+        LoopEvent::Resumed => fact_line("the operator resumes the loop"),
         LoopEvent::StopRequested { stop, .. } => decision(match stop {
             Stop::Operator => "the operator stops the loop".to_owned(),
             Stop::Signal { signal } => format!("signal {signal} stops the loop"),
@@ -220,24 +220,24 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
         LoopEvent::StopConditionTriggered { reason, .. } => {
             decision(format!("a stop condition is met: {reason}"))
         }
-        LoopEvent::SessionStarted { session, .. } => fact(format!("session {session} began")),
-        LoopEvent::Suspended { duration_ms } => fact(format!(
+        LoopEvent::SessionStarted { session, .. } => fact_line(format!("session {session} began")),
+        LoopEvent::Suspended { duration_ms } => fact_line(format!(
             "the machine was suspended for {}; timeouts are extended by it",
             span(duration_ms)
         )),
         LoopEvent::DiskWasFull { duration_ms } => {
-            fact(format!("the disk was full for {}", span(duration_ms)))
+            fact_line(format!("the disk was full for {}", span(duration_ms)))
         }
-        LoopEvent::Warned { warning } => fact(format!("warning: {warning}")),
-        LoopEvent::Incident(incident) => fact(incident.to_string()),
-        LoopEvent::Repaired { what, how } => fact(format!("the {what} was repaired: {how}")),
+        LoopEvent::Warned { warning } => fact_line(format!("warning: {warning}")),
+        LoopEvent::Incident(incident) => fact_line(incident.to_string()),
+        LoopEvent::Repaired { what, how } => fact_line(format!("the {what} was repaired: {how}")),
         LoopEvent::SilenceChecked { timeout, .. } => decision(format!(
             "the agent is silent ({timeout}): its processes are sampled before it is ended"
         )),
         LoopEvent::AgentBusy { activity } => decision(format!(
             "its processes are busy ({activity}): the timeout starts again"
         )),
-        LoopEvent::SnapshotTaken { commit, .. } => fact(format!(
+        LoopEvent::SnapshotTaken { commit, .. } => fact_line(format!(
             "the work tree before it is saved as {}",
             short_commit(commit)
         )),
@@ -247,13 +247,13 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             )),
             None => decision("the work tree is surveyed, and nothing is committed"),
         },
-        LoopEvent::AutocommitCanceled { .. } => fact("the autocommit was canceled"),
-        LoopEvent::AutocommitFinished { kept, .. } => fact(committed(kept)),
+        LoopEvent::AutocommitCanceled { .. } => fact_line("the autocommit was canceled"),
+        LoopEvent::AutocommitFinished { kept, .. } => fact_line(committed(kept)),
         LoopEvent::AutocommitGivenUp { reason, .. } => {
-            fact(format!("the autocommit was given up: {reason}"))
+            fact_line(format!("the autocommit was given up: {reason}"))
         }
-        LoopEvent::StreamEnded => fact("the agent closed its output, and still runs"),
-        LoopEvent::LeftoversEnded { leftovers } => fact(format!(
+        LoopEvent::StreamEnded => fact_line("the agent closed its output, and still runs"),
+        LoopEvent::LeftoversEnded { leftovers } => fact_line(format!(
             "{} processes that it left running were ended",
             leftovers.len()
         )),
@@ -378,32 +378,36 @@ fn operator(event: &OperatorEvent) -> Option<Line> {
             decision(format!("asked the operator: {}", question.about))
         }
         OperatorEvent::Answered { id, choice, by, .. } => match by {
-            AnsweredBy::Operator => fact(format!("the operator answered question {id}: {choice}")),
+            AnsweredBy::Operator => {
+                fact_line(format!("the operator answered question {id}: {choice}"))
+            }
             AnsweredBy::Default => decision(format!(
                 "question {id} was not answered in time, the default applies: {choice}"
             )),
         },
         OperatorEvent::Held { id, until: None } => {
-            fact(format!("the operator writes the answer to question {id}"))
+            fact_line(format!("the operator writes the answer to question {id}"))
         }
-        OperatorEvent::Held { id, until: Some(_) } => fact(format!(
+        OperatorEvent::Held { id, until: Some(_) } => fact_line(format!(
             "the operator stopped writing; the timeout of question {id} starts again"
         )),
         OperatorEvent::RolledBack { iteration, error } => match error {
-            None => fact(format!(
+            None => fact_line(format!(
                 "the work tree was rolled back to before iteration {iteration}"
             )),
-            Some(error) => fact(format!("the work tree was not rolled back: {error}")),
+            Some(error) => fact_line(format!("the work tree was not rolled back: {error}")),
         },
-        OperatorEvent::Attended { on: true } => fact("attended mode is on"),
-        OperatorEvent::Attended { on: false } => fact("attended mode is off"),
-        OperatorEvent::MessageQueued { .. } => fact("the operator has a message for the agent"),
+        OperatorEvent::Attended { on: true } => fact_line("attended mode is on"),
+        OperatorEvent::Attended { on: false } => fact_line("attended mode is off"),
+        OperatorEvent::MessageQueued { .. } => {
+            fact_line("the operator has a message for the agent")
+        }
         OperatorEvent::MessagesDelivered { .. } => {
-            fact("the agent got the message of the operator")
+            fact_line("the agent got the message of the operator")
         }
         OperatorEvent::Reloaded { changes, .. } => {
             let keys: Vec<&str> = changes.iter().map(|it| it.key.as_str()).collect();
-            fact(format!(
+            fact_line(format!(
                 "the configuration was reloaded: {}",
                 keys.join(", ")
             ))

@@ -1,14 +1,35 @@
-//! Backoff: how long the loop waits after failures.
+//! Backoff: how long the loop waits after a failed iteration.
+//!
+//! The number of failures is `failure_streak`, which a succeeded iteration and a new run reset to 0. Usage limits and outages have their
+//! own waits (`limit_wait` and `outage_wait` in `step/settle`).
 
 use std::time::Duration;
 
-use super::Backoff;
+/// The wait after failures: doubles with each failure in a row, up to a cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Wait after the first failure.
+    pub base: Duration,
+    /// Longest wait.
+    pub cap: Duration,
+}
 
-/// Decides the backoff: the wait after `failures` failures in a row. It doubles with each failure, up to the cap.
-#[must_use]
-pub fn delay(backoff: Backoff, failures: u32) -> Duration {
-    let doublings = failures.saturating_sub(1).min(31);
-    backoff.base.saturating_mul(1 << doublings).min(backoff.cap)
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_secs(1),
+            cap: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Backoff {
+    /// Returns the wait after `failures` failures in a row. It doubles with each failure, up to the cap.
+    #[must_use]
+    pub fn delay(self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(31);
+        self.base.saturating_mul(1 << doublings).min(self.cap)
+    }
 }
 
 #[cfg(test)]
@@ -18,18 +39,16 @@ mod tests {
     #[test]
     fn backoff_doubles_up_to_its_cap() {
         let seconds: Vec<u64> = (1..=9)
-            .map(|failures| delay(Backoff::default(), failures).as_secs())
+            .map(|failures| Backoff::default().delay(failures).as_secs())
             .collect();
         assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        assert_eq!(delay(Backoff::default(), u32::MAX), Duration::from_secs(60));
+        assert_eq!(Backoff::default().delay(u32::MAX), Duration::from_secs(60));
         assert_eq!(
-            delay(
-                Backoff {
-                    base: Duration::ZERO,
-                    cap: Duration::MAX
-                },
-                40
-            ),
+            Backoff {
+                base: Duration::ZERO,
+                cap: Duration::MAX
+            }
+            .delay(40),
             Duration::ZERO
         );
     }

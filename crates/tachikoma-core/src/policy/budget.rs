@@ -131,7 +131,7 @@ impl Usage {
 
     /// Returns when the budget will be used up if the loop continues at its average rate; `None` if that cannot be estimated.
     #[must_use]
-    pub fn gone_at(&self, now: Timestamp, ran: Duration) -> Option<Timestamp> {
+    pub fn exhausted_at(&self, now: Timestamp, ran: Duration) -> Option<Timestamp> {
         if self.is_gone() || self.spent <= 0.0 || ran < FORECAST_AFTER {
             return None;
         }
@@ -331,7 +331,7 @@ mod tests {
         let hour = spent(4 * DOLLAR, 0, 3_600, None);
         let at: Vec<_> = usage(&budgets, &hour)
             .iter()
-            .map(|usage| usage.gone_at(now, hour.ran))
+            .map(|usage| usage.exhausted_at(now, hour.ran))
             .collect();
         assert_eq!(
             at,
@@ -344,9 +344,9 @@ mod tests {
         assert!(
             usage(&budgets, &early)
                 .iter()
-                .all(|usage| usage.gone_at(now, early.ran).is_none())
+                .all(|usage| usage.exhausted_at(now, early.ran).is_none())
         );
         let gone = spent(10 * DOLLAR, 0, 3_600, None);
-        assert_eq!(usage(&budgets, &gone)[0].gone_at(now, gone.ran), None);
+        assert_eq!(usage(&budgets, &gone)[0].exhausted_at(now, gone.ran), None);
     }
 }

@@ -29,7 +29,11 @@ mod tests {
         Timestamp::from_millis(seconds * 1000)
     }
 
-    fn book(last_success: Option<i64>, last_failure: Option<i64>, failures: u32) -> RebootBook {
+    fn reboot_book(
+        last_success: Option<i64>,
+        last_failure: Option<i64>,
+        failures: u32,
+    ) -> RebootBook {
         RebootBook {
             last_success: last_success.map(at),
             last_failure: last_failure.map(at),
@@ -43,16 +47,16 @@ mod tests {
     fn latest_of_the_rate_limits_delays_a_reboot() {
         let rules = RebootRules::default();
         for (book, now, expected) in [
-            (book(None, None, 0), 0, None),
-            (book(Some(0), None, 0), 299, Some(300)),
-            (book(Some(0), None, 0), 300, None),
+            (reboot_book(None, None, 0), 0, None),
+            (reboot_book(Some(0), None, 0), 299, Some(300)),
+            (reboot_book(Some(0), None, 0), 300, None),
             // The cooldown after a failed reboot applies even without an earlier success.
-            (book(None, Some(0), 1), 59, Some(60)),
-            (book(None, Some(0), 1), 60, None),
-            (book(None, Some(0), 2), 119, Some(120)),
-            (book(Some(0), Some(250), 1), 260, Some(310)),
+            (reboot_book(None, Some(0), 1), 59, Some(60)),
+            (reboot_book(None, Some(0), 1), 60, None),
+            (reboot_book(None, Some(0), 2), 119, Some(120)),
+            (reboot_book(Some(0), Some(250), 1), 260, Some(310)),
             // After a success, earlier failures no longer count.
-            (book(Some(0), Some(250), 0), 301, None),
+            (reboot_book(Some(0), Some(250), 0), 301, None),
         ] {
             assert_eq!(
                 not_before(&rules, &book, at(now)),
@@ -69,7 +73,7 @@ mod tests {
             max_per_hour: 3,
             ..RebootRules::default()
         };
-        let mut book = book(Some(30), None, 0);
+        let mut book = reboot_book(Some(30), None, 0);
         book.recent = vec![at(0), at(10), at(20), at(30)];
         assert_eq!(not_before(&rules, &book, at(40)), Some(at(3610)));
         assert_eq!(not_before(&rules, &book, at(3609)), Some(at(3610)));

@@ -21,7 +21,7 @@ pub struct Condition {
     /// The value and the limit in words.
     pub words: String,
     /// Estimated time at which the limit is reached; `None` if it cannot be estimated.
-    pub gone_at: Option<Timestamp>,
+    pub exhausted_at: Option<Timestamp>,
     /// Outcome of the loop if the condition is met.
     pub outcome: Outcome,
 }
@@ -35,7 +35,7 @@ fn count(name: &'static str, what: &str, value: u32, limit: u32) -> Option<Condi
         percent: percent(f64::from(value), f64::from(limit)),
         met: value >= limit,
         words: format!("{value} of {limit} {what}"),
-        gone_at: None,
+        exhausted_at: None,
         outcome: Outcome::Condition {
             reason: format!("{value} {what} ({name} = {limit})"),
         },
@@ -65,7 +65,11 @@ fn failing_gates(limits: &Limits, state: &State) -> Option<Condition> {
     })
 }
 
-/// Decides whether no progress ends the loop: too many iterations in a row without progress.
+/// Decides whether no progress ends the loop: `max_no_progress_iterations` iterations in a row had a score of 0.
+///
+/// [`Evidence`](crate::Evidence) has the score: changed files, commits, newly passing tests, ticked objectives. An iteration counts when it
+/// is over and the work tree was surveyed, so the limit is off without auto-commit. Any score above 0 resets the count, and so does a
+/// new run of a loop that had ended.
 fn no_progress(limits: &Limits, state: &State) -> Option<Condition> {
     let (name, what) = (
         "max_no_progress_iterations",
@@ -105,7 +109,7 @@ fn budget(usage: &Usage, spending: &Spending, now: Timestamp) -> Condition {
         percent: percent(usage.spent, usage.limit),
         met: usage.is_gone(),
         words: usage.to_string(),
-        gone_at: usage.gone_at(now, spending.ran),
+        exhausted_at: usage.exhausted_at(now, spending.ran),
         outcome: Outcome::Budget {
             reason: format!("{usage} ({name})"),
         },
@@ -191,7 +195,7 @@ fn spending(limits: &Limits, state: &State, now: Timestamp) -> Vec<Condition> {
             limit,
             percent: 0,
             met: false,
-            gone_at: None,
+            exhausted_at: None,
             outcome: Outcome::Budget { reason: String::new() },
         });
     }
@@ -212,7 +216,7 @@ fn pattern(limits: &Limits, state: &State) -> Option<Condition> {
             limit: "a match".to_owned(),
             percent: if pattern.is_some() { 100 } else { 0 },
             met: pattern.is_some(),
-            gone_at: None,
+            exhausted_at: None,
             outcome: Outcome::Condition {
                 reason: format!("{words} (stop_on_patterns)"),
             },

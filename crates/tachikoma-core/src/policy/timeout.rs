@@ -1,4 +1,7 @@
 //! Timeouts: when a silent agent is killed (`silence_timeout`), and which timeout of an iteration runs out next.
+//!
+//! Keep-alive messages of the agent are not output. While no tool call runs, an agent with processes that use the CPU, the network or files
+//! is busy (`busy`) and has until `tool_timeout`. When a timeout has passed, the agent is interrupted, then terminated, then killed (`step/ending`).
 
 use std::time::Duration;
 
@@ -104,7 +107,7 @@ fn silence_timeout(
     if let Some(until) = work.silence_check_until {
         return Some((until, timeout));
     }
-    let heard = heard(policy, work, launched);
+    let heard = last_output(policy, work, launched);
     match work.busy {
         None => after(heard, limit, timeout),
         Some(busy) => earlier(
@@ -115,7 +118,7 @@ fn silence_timeout(
 }
 
 /// Returns the latest time at which the agent may have printed output.
-fn heard(policy: &Policy, work: &Work, launched: Timestamp) -> Timestamp {
+fn last_output(policy: &Policy, work: &Work, launched: Timestamp) -> Timestamp {
     if work.spoke {
         work.active.after(output_step(policy))
     } else {
@@ -129,7 +132,7 @@ fn heard(policy: &Policy, work: &Work, launched: Timestamp) -> Timestamp {
 pub fn may_be_busy(policy: &Policy, work: &Work, now: Timestamp) -> bool {
     let launched = work.launched.unwrap_or(work.started);
     let most = policy.timeouts.tool;
-    let spent = most > Duration::ZERO && heard(policy, work, launched).after(most) <= now;
+    let spent = most > Duration::ZERO && last_output(policy, work, launched).after(most) <= now;
     work.silence_check_until.is_none() && work.ending.is_none() && !spent
 }
 

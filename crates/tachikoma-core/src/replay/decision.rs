@@ -259,7 +259,7 @@ fn attempt_started(state: &State) -> Option<Timestamp> {
 /// Returns the decisions of a step in words.
 pub(super) fn words(decisions: &[DecisionKind]) -> String {
     if decisions.is_empty() {
-        return "went on".to_owned();
+        return "continued".to_owned();
     }
     let words: Vec<String> = decisions.iter().map(ToString::to_string).collect();
     words.join(", then ")

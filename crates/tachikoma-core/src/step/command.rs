@@ -54,7 +54,7 @@ impl Stepper<'_> {
         self.emit(Effect::Reply { ticket, answer });
     }
 
-    fn doing(&self) -> Doing {
+    fn current_activity(&self) -> Doing {
         match &self.state.phase {
             Phase::Idle | Phase::Ended { .. } => Doing::Nothing,
             Phase::Paused { then } => Doing::Paused { then: *then },
@@ -120,7 +120,7 @@ impl Stepper<'_> {
     }
 
     fn pause(&mut self, urgency: Urgency) -> Answer {
-        match self.doing() {
+        match self.current_activity() {
             Doing::Nothing => self.refused(NOT_RUNNING),
             Doing::Paused { .. } => accepted("already paused"),
             Doing::Waiting { then } => {
@@ -132,7 +132,7 @@ impl Stepper<'_> {
                 self.request_pause();
                 let name = self.task_name(task);
                 if urgency >= Urgency::Now {
-                    self.cut_short(task, urgency);
+                    self.interrupt_task(task, urgency);
                 }
                 match (task, urgency) {
                     (Task::Turn, Urgency::Now | Urgency::Kill) => {
@@ -145,7 +145,7 @@ impl Stepper<'_> {
     }
 
     /// Ends a task early for a pause. A reboot and a rollback always finish.
-    fn cut_short(&mut self, task: Task, urgency: Urgency) {
+    fn interrupt_task(&mut self, task: Task, urgency: Urgency) {
         match task {
             Task::Turn => self.request_ending(Cause::Interrupt, urgency),
             Task::Commit => {
@@ -168,7 +168,7 @@ impl Stepper<'_> {
     }
 
     fn resume(&mut self) -> Answer {
-        match self.doing() {
+        match self.current_activity() {
             Doing::Nothing => self.refused("the loop is not running; `tachikoma run` continues it"),
             Doing::Paused { then } => {
                 self.record(LoopEvent::Resumed);
@@ -189,7 +189,7 @@ impl Stepper<'_> {
     }
 
     fn stop(&mut self, urgency: Urgency) -> Answer {
-        match self.doing() {
+        match self.current_activity() {
             Doing::Nothing => self.refused(NOT_RUNNING),
             Doing::Busy(Task::Turn) => {
                 self.stop_working(Stop::Operator, urgency);
@@ -200,7 +200,7 @@ impl Stepper<'_> {
             }
             Doing::Busy(_) | Doing::Waiting { .. } | Doing::Paused { .. } => {
                 self.stop_between(Stop::Operator, urgency);
-                match self.doing() {
+                match self.current_activity() {
                     Doing::Busy(_) if self.state.autocommit().is_some() => {
                         accepted("stops after the commit")
                     }
@@ -230,7 +230,7 @@ impl Stepper<'_> {
 
     /// Stops the loop gracefully. A task other than a turn is finished first.
     pub(super) fn stop_after_task(&mut self, stop: Stop) {
-        match self.doing() {
+        match self.current_activity() {
             Doing::Nothing => {}
             Doing::Paused { .. } | Doing::Waiting { .. } => self.finish(stop.into()),
             Doing::Busy(Task::Turn) => self.stop_working(stop, Urgency::Graceful),
@@ -263,7 +263,7 @@ impl Stepper<'_> {
     }
 
     fn force_reboot(&mut self) -> Answer {
-        match self.doing() {
+        match self.current_activity() {
             Doing::Nothing => self.refused(NOT_RUNNING),
             Doing::Paused { then } => {
                 // The loop pauses again after the reboot.
@@ -308,7 +308,7 @@ impl Stepper<'_> {
     }
 
     fn skip(&mut self) -> Answer {
-        match self.doing() {
+        match self.current_activity() {
             Doing::Nothing => self.refused(NOT_RUNNING),
             Doing::Paused { .. } => {
                 self.refused("the loop is paused; `tachikoma resume` continues it")

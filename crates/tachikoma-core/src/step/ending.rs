@@ -40,7 +40,7 @@ impl Stepper<'_> {
                 cause,
                 boundary_until,
             };
-            self.because(reasons::ending(self.policy, self.state, ending, self.now));
+            self.add_reason(reasons::ending(self.policy, self.state, ending, self.now));
             self.record(LoopEvent::EndingRequested {
                 cause,
                 boundary_until,

@@ -445,7 +445,7 @@ impl Stepper<'_> {
         launch.start_commit.clone_from(&before.start_commit);
         launch.prompt_hash.clone_from(&before.prompt_hash);
         let changes = launch.changes_since(before).unwrap_or_default();
-        let hidden = launch.keep_under(before);
+        let hidden = launch.keep_recorded_values(before);
         let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
         let mut note = match keys.as_slice() {
             [] if hidden.is_empty() => "nothing changed".to_owned(),

@@ -117,7 +117,7 @@ impl Stepper<'_> {
         }
         if let Some(agent) = self.state.agent {
             let percent = context.percent_rounded_down();
-            self.because(reasons::wrap_up(self.policy, &context));
+            self.add_reason(reasons::wrap_up(self.policy, &context));
             self.record(LoopEvent::WrapUpAdvised { percent });
             self.emit(Effect::Advise {
                 generation: agent.generation,
@@ -150,7 +150,7 @@ impl Stepper<'_> {
     pub(super) fn request_reboot(&mut self, reason: RebootReason, not_before: Option<Timestamp>) {
         let (policy, state, now) = (self.policy, &*self.state, self.now);
         let why = reasons::reboot_wanted(policy, state, &reason, not_before, now);
-        self.because(why);
+        self.add_reason(why);
         self.record(LoopEvent::RebootRequested { reason, not_before });
     }
 

@@ -19,7 +19,7 @@ impl Stepper<'_> {
         let from = self.state.session.number;
         let iteration = self.state.iteration;
         let why = reasons::reboot(self.policy, self.state, &reason);
-        self.because(format!("session {from} is rebooted: {why}"));
+        self.add_reason(format!("session {from} is rebooted: {why}"));
         self.record(LoopEvent::RebootStarted {
             reason,
             iteration,

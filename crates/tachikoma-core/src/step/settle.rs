@@ -6,7 +6,7 @@ use super::Stepper;
 use super::order::{HELD, PASSED, Stage, StageResult, held_if};
 use super::reading::exhausted;
 use crate::policy::context::{Level, level};
-use crate::policy::{backoff, reboot, stop};
+use crate::policy::{reboot, stop};
 use crate::reasons;
 use crate::time::millis;
 use crate::{
@@ -85,7 +85,7 @@ impl Stepper<'_> {
             // These problems are recorded as a limited attempt, not as a failure.
             Some(Problem::Limited { .. } | Problem::Unreachable) => {}
         }
-        let delay = backoff::delay(self.policy.backoff, self.state.failure_streak);
+        let delay = self.policy.backoff.delay(self.state.failure_streak);
         let then = Wait {
             reason: WaitReason::Backoff,
             until: self.now.after(delay),
@@ -167,13 +167,13 @@ impl Stepper<'_> {
         };
         Wait {
             reason: WaitReason::UsageLimit,
-            until: from.after(backoff::delay(rule, streak)),
+            until: from.after(rule.delay(streak)),
         }
     }
 
     /// Returns the wait for a service that cannot be reached. An outage that has lasted too long ends the loop instead.
     fn outage_wait(&mut self, words: &str) -> Option<Wait> {
-        let delay = backoff::delay(self.policy.outage_backoff, self.state.limit_streak);
+        let delay = self.policy.outage_backoff.delay(self.state.limit_streak);
         let wait = Wait {
             reason: WaitReason::Outage,
             until: self.now.after(delay),
@@ -230,14 +230,14 @@ impl Stepper<'_> {
         let judges = self.state.iteration > 0;
         if judges {
             let conditions = reasons::stop_conditions(policy, self.state, now);
-            self.because(format!("no stop condition is met: {conditions}"));
+            self.add_reason(format!("no stop condition is met: {conditions}"));
         }
         if self.state.reboot_pending.is_some() {
             return PASSED;
         }
         match reboot::verdict(policy, self.state) {
             reboot::Verdict::GoOn if judges => {
-                self.because(reasons::session_goes_on(policy, self.state, now));
+                self.add_reason(reasons::session_goes_on(policy, self.state, now));
             }
             reboot::Verdict::GoOn => {}
             reboot::Verdict::Reboot(reason) => self.request_reboot_when_allowed(reason),
@@ -266,10 +266,10 @@ impl Stepper<'_> {
     fn explain_end(&mut self, outcome: &Outcome) {
         // The text of other outcomes already contains the reason.
         if *outcome == Outcome::Done {
-            self.because(reasons::completion(self.policy, self.state));
+            self.add_reason(reasons::completion(self.policy, self.state));
         } else if let Outcome::LimitReached { .. } = outcome {
             let met = stop::met(self.policy, self.state, self.now);
-            self.because(reasons::conditions(met.as_slice()));
+            self.add_reason(reasons::conditions(met.as_slice()));
         }
     }
 
@@ -308,7 +308,7 @@ impl Stepper<'_> {
         let Some(wait) = then.filter(|wait| wait.until > self.now) else {
             return PASSED;
         };
-        self.because(reasons::wait(self.policy, self.state, wait, self.now));
+        self.add_reason(reasons::wait(self.policy, self.state, wait, self.now));
         self.record(LoopEvent::WaitStarted { wait });
         HELD
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Backoff, backoff};
+use crate::policy::Backoff;
 
 /// Length of the sliding window in which crashes are counted.
 pub const CRASH_WINDOW: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ impl RestartBackoff {
             base: self.base,
             cap: DELAY_MAX,
         };
-        let delay = backoff::delay(backoff, attempt);
+        let delay = backoff.delay(attempt);
         let more = match attempt {
             0 | 1 => Duration::ZERO,
             2.. => delay / JITTER_PART * u32::from(jitter.0) / u32::from(u8::MAX),

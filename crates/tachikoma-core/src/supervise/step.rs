@@ -271,7 +271,7 @@ impl Stepper<'_> {
         });
     }
 
-    fn hurry(&mut self, rung: StopSignal) {
+    fn escalate_stop(&mut self, rung: StopSignal) {
         let generation = self.state.generation;
         let until = self.now.after(self.patience(rung));
         self.record(ServerEvent::Hurried {
@@ -296,7 +296,7 @@ impl Stepper<'_> {
             ..
         } = self.state.phase
         {
-            self.hurry(StopSignal::Terminate);
+            self.escalate_stop(StopSignal::Terminate);
         }
     }
 
@@ -314,8 +314,8 @@ impl Stepper<'_> {
                 purpose,
                 ..
             } if *until <= self.now => match rung {
-                StopSignal::Interrupt => self.hurry(StopSignal::Terminate),
-                StopSignal::Terminate => self.hurry(StopSignal::Kill),
+                StopSignal::Interrupt => self.escalate_stop(StopSignal::Terminate),
+                StopSignal::Terminate => self.escalate_stop(StopSignal::Kill),
                 StopSignal::Kill => {
                     let stops = *purpose == Purpose::Stop;
                     self.unkillable(stops);

@@ -77,7 +77,7 @@ pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verd
             Purpose::Restart => Verdict::Replace,
             Purpose::Memory { .. } if history.healthy => Verdict::Replace,
             // The server was too large again soon. The limit may be below what it needs, so the number of restarts is limited.
-            Purpose::Memory { .. } => again(policy, history),
+            Purpose::Memory { .. } => restart_verdict(policy, history),
             Purpose::NotReady { .. } | Purpose::Hung { .. } => crashed(policy, history),
         },
         ServerEnd::ByUser { .. } => match policy.signals {
@@ -87,7 +87,7 @@ pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verd
         ServerEnd::Unknown => stay(StayReason::Unknown),
         ServerEnd::LostWithSupervisor => Verdict::Replace,
         ServerEnd::Unexpected => match policy.restart {
-            RestartPolicy::Always => again(policy, history),
+            RestartPolicy::Always => restart_verdict(policy, history),
             RestartPolicy::OnCrash => stay(StayReason::NormalExit),
             RestartPolicy::Never => stay(StayReason::NoRestarts),
         },
@@ -99,14 +99,14 @@ pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verd
 
 fn crashed(policy: &ServerPolicy, history: History) -> Verdict {
     match policy.restart {
-        RestartPolicy::Always | RestartPolicy::OnCrash => again(policy, history),
+        RestartPolicy::Always | RestartPolicy::OnCrash => restart_verdict(policy, history),
         RestartPolicy::Never => Verdict::Stay {
             reason: StayReason::NoRestarts,
         },
     }
 }
 
-fn again(policy: &ServerPolicy, history: History) -> Verdict {
+fn restart_verdict(policy: &ServerPolicy, history: History) -> Verdict {
     let attempts = history.attempts;
     if policy.max_restart_attempts > 0 && attempts >= policy.max_restart_attempts {
         return Verdict::GiveUp { attempts };

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tachikoma_core::supervise::{
     Answered, Jitter, Level, RestartBackoff, RestartPolicy, ServerEffect, ServerEvent, ServerInput,
-    ServerPhase, ServerPolicy, ServerState, ServerStep, StartedBy, StayReason, apply, step, words,
+    ServerPhase, ServerPolicy, ServerState, ServerStep, StartedBy, StayReason, apply, messages,
+    step,
 };
 use tachikoma_core::{Exit, StopSignal, Ticket, Timestamp};
 
@@ -42,7 +43,7 @@ impl Play {
         let stepped = step(&self.policy, &mut self.state, self.now, Jitter(0), input);
         self.check_replay(before, &stepped);
         for record in &stepped.records {
-            let lines = words(&record.event).into_iter();
+            let lines = messages(&record.event).into_iter();
             let heard = lines.filter(|(level, _)| *level >= Level::Info);
             self.log.extend(heard.map(|(_, line)| line));
         }

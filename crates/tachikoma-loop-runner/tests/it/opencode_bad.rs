@@ -6,7 +6,7 @@ use std::time::Duration;
 use tachikoma_loop_runner::opencode::server_file::Condition;
 use tachikoma_loop_runner::opencode::supervisor::{SupervisorClient, SupervisorError};
 use tachikoma_loop_runner::settings::Secret;
-use tachikoma_testkit::fake_opencode::Misbehaviour;
+use tachikoma_testkit::fake_opencode::Misbehavior;
 use tokio::io::AsyncReadExt as _;
 
 use crate::opencode_support::{Bed, ready, until};
@@ -29,10 +29,10 @@ fn gives_up(bed: Bed) -> String {
     })
 }
 
-fn misbehaving(change: impl FnOnce(&mut Misbehaviour)) -> Bed {
-    let mut misbehaviour = Misbehaviour::default();
-    change(&mut misbehaviour);
-    Bed::always(misbehaviour)
+fn misbehaving(change: impl FnOnce(&mut Misbehavior)) -> Bed {
+    let mut misbehavior = Misbehavior::default();
+    change(&mut misbehavior);
+    Bed::always(misbehavior)
 }
 
 fn masked(text: &str) -> String {
@@ -217,9 +217,9 @@ fn reloaded_settings_apply_at_the_next_server_start() {
 /// All output of the server is logged, and the size of the log is limited.
 #[test]
 fn server_output_is_in_the_log() {
-    let bed = Bed::always(Misbehaviour {
+    let bed = Bed::always(Misbehavior {
         noise_bytes: 3 << 20,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     });
     run(async {
         let handle = bed.start().await;
@@ -236,9 +236,9 @@ fn server_output_is_in_the_log() {
 
 #[test]
 fn server_that_ignores_sigterm_is_killed() {
-    let bed = Bed::always(Misbehaviour {
+    let bed = Bed::always(Misbehavior {
         ignore_sigterm: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     });
     run(async {
         let handle = bed.start().await;

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tachikoma_core::supervise::ServerEvent;
 use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
 use tachikoma_loop_runner::opencode::supervisor::SupervisorError;
-use tachikoma_testkit::fake_opencode::Misbehaviour;
+use tachikoma_testkit::fake_opencode::Misbehavior;
 use tachikoma_testkit::{await_until, processes_with, unique};
 
 use crate::opencode_support::{Bed, is_listening, ready, record, until};
 use crate::support::{PATIENCE, is_alive, kill, run};
 
-fn well() -> Misbehaviour {
-    Misbehaviour::default()
+fn well() -> Misbehavior {
+    Misbehavior::default()
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn killed_server_is_restarted_after_the_delay() {
 
 #[test]
 fn server_that_exits_is_restarted_and_logged() {
-    let exits = Misbehaviour {
+    let exits = Misbehavior {
         exit_after_health: Some((1, 0)),
         ..well()
     };
@@ -95,7 +95,7 @@ fn server_stopped_by_a_signal_stays_down_and_is_logged() {
 #[test]
 fn requested_stop_is_never_a_crash() {
     for code in [0, 1, 143] {
-        let bed = Bed::always(Misbehaviour {
+        let bed = Bed::always(Misbehavior {
             exit_on_sigterm: Some(code),
             ..well()
         });
@@ -193,7 +193,7 @@ fn custom_server_command_gets_port_and_hostname_and_working_directory() {
 
 #[test]
 fn restart_command_restarts_a_supervisor_that_gave_up() {
-    let crash = || Misbehaviour {
+    let crash = || Misbehavior {
         exit: Some(7),
         ..well()
     };
@@ -225,7 +225,7 @@ fn restart_command_restarts_a_supervisor_that_gave_up() {
 fn tools_of_a_server_are_killed_when_the_server_ends() {
     for cgroup in [true, false] {
         let marker = unique();
-        let leaves = Misbehaviour {
+        let leaves = Misbehavior {
             grandchild: Some(marker.clone()),
             ..well()
         };
@@ -260,7 +260,7 @@ fn tools_of_a_server_are_killed_when_the_server_ends() {
 #[test]
 fn requested_stop_disposes_sessions_first() {
     let marker = unique();
-    let bed = Bed::always(Misbehaviour {
+    let bed = Bed::always(Misbehavior {
         grandchild: Some(marker.clone()),
         disposes: true,
         ..well()
@@ -279,7 +279,7 @@ fn requested_stop_disposes_sessions_first() {
 
 #[test]
 fn hanging_server_is_replaced() {
-    let bed = Bed::new(vec![Misbehaviour {
+    let bed = Bed::new(vec![Misbehavior {
         hang_after: Some(1),
         ..well()
     }])
@@ -320,7 +320,7 @@ fn stopped_server_process_is_replaced() {
 
 #[test]
 fn too_large_server_is_replaced_when_no_session_is_busy() {
-    let bed = Bed::new(vec![Misbehaviour {
+    let bed = Bed::new(vec![Misbehavior {
         leak_bytes: 96 << 20,
         busy_while: Some("busy".into()),
         ..well()

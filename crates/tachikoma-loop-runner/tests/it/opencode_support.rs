@@ -15,7 +15,7 @@ use tachikoma_loop_runner::opencode::supervisor::{
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::OpenCodeSettings;
 use tachikoma_testkit::Scratch;
-use tachikoma_testkit::fake_opencode::{Misbehaviour, SCRIPT_VAR, STATE_VAR, Script};
+use tachikoma_testkit::fake_opencode::{Misbehavior, SCRIPT_VAR, STATE_VAR, Script};
 
 use crate::support::{PATIENCE, example};
 
@@ -27,8 +27,8 @@ pub(crate) struct Bed {
 
 impl Bed {
     /// The first servers misbehave as `starts` says, later ones work. All use a free port and a short restart delay.
-    pub(crate) fn new(starts: Vec<Misbehaviour>) -> Self {
-        let always = Misbehaviour::default();
+    pub(crate) fn new(starts: Vec<Misbehavior>) -> Self {
+        let always = Misbehavior::default();
         Self::scripted(&Script {
             starts,
             always,
@@ -37,7 +37,7 @@ impl Bed {
     }
 
     /// All servers misbehave in the same way.
-    pub(crate) fn always(always: Misbehaviour) -> Self {
+    pub(crate) fn always(always: Misbehavior) -> Self {
         let starts = Vec::new();
         Self::scripted(&Script {
             starts,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tachikoma_core::supervise::{
-    Jitter, Level, ServerEffect, ServerInput, ServerPhase, ServerRecord, ServerState, step, words,
+    Jitter, Level, ServerEffect, ServerInput, ServerPhase, ServerRecord, ServerState, messages,
+    step,
 };
 use tachikoma_core::{Ticket, error_chain};
 use tachikoma_fs::{atomic_file, make_dir, private};
@@ -288,7 +289,7 @@ impl Supervisor {
             self.perform(effect)?;
         }
         for record in stepped.records {
-            for (level, text) in words(&record.event) {
+            for (level, text) in messages(&record.event) {
                 if level >= Level::Info {
                     self.log.note(&text);
                 }

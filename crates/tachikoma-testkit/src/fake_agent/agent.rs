@@ -12,7 +12,7 @@ use signal_hook::consts::SIGINT;
 use super::args::Args;
 use super::inbox::{Inbox, News};
 use super::sessions::{Session, State, new_uuid};
-use super::{CloudEnvironment, Ignored, Misbehaviour, events, silence, tools};
+use super::{AgentEnvironment, Ignored, Misbehavior, events, silence, tools};
 use crate::scenario::Scenario;
 
 const MODEL: &str = "claude-sonnet-4-5";
@@ -53,7 +53,7 @@ pub(super) struct Agent {
     pub(super) last_failed: bool,
     /// The cost of this process in millionths of a dollar.
     pub(super) spent_microusd: u64,
-    wrong: Misbehaviour,
+    wrong: Misbehavior,
     inbox: Inbox,
     prompts: VecDeque<String>,
     input_open: bool,
@@ -66,9 +66,9 @@ impl Agent {
     pub(super) fn start(
         args: Args,
         scenario: Scenario,
-        cloud_environment: &CloudEnvironment,
+        environment: &AgentEnvironment,
     ) -> Result<Self, String> {
-        let state = State::open(cloud_environment.state.as_deref())?;
+        let state = State::open(environment.state.as_deref())?;
         let start = state.count("starts")?.unwrap_or(0);
         let behaviour = &scenario.agent;
         let wrong = behaviour.starts.get(start).unwrap_or(&behaviour.always);
@@ -78,7 +78,7 @@ impl Agent {
         if let Some(id) = &args.resume {
             match state.session(id) {
                 Some(known) => session = known,
-                None => resumed_unknown = cloud_environment.replay.is_none(),
+                None => resumed_unknown = environment.replay.is_none(),
             }
             session.id.clone_from(id);
         } else if let Some(id) = &args.session_id {

@@ -2,23 +2,23 @@
 
 use super::agent::{Agent, Break};
 use super::args::Args;
-use super::{CloudEnvironment, events, replay};
+use super::{AgentEnvironment, events, replay};
 use crate::scenario::Scenario;
 
 /// Runs the fake agent. Returns the exit code, or a message for standard error with exit code 1.
-pub(super) fn run(words: &[String], cloud_environment: &CloudEnvironment) -> Result<u8, String> {
+pub(super) fn run(words: &[String], environment: &AgentEnvironment) -> Result<u8, String> {
     let args = Args::parse(words)?;
     if args.version {
         say_version();
         return Ok(0);
     }
-    let scenario = match &cloud_environment.scenario {
+    let scenario = match &environment.scenario {
         Some(path) => Scenario::read(path)?,
         None => Scenario::default(),
     };
-    let mut agent = Agent::start(args, scenario, cloud_environment)?;
-    let lived = match &cloud_environment.replay {
-        Some(file) => replay::play(&mut agent, file, cloud_environment.real_speed),
+    let mut agent = Agent::start(args, scenario, environment)?;
+    let lived = match &environment.replay {
+        Some(file) => replay::play(&mut agent, file, environment.real_speed),
         None => agent.live(),
     };
     match lived {

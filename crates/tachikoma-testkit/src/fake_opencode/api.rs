@@ -61,8 +61,8 @@ impl Server {
             ("POST", ["session", id, "prompt_async"]) => return Some(self.prompt(id, &body())),
             ("POST", ["session", id, "message"]) => ok(self.said(id, &body())),
             ("GET", ["session", id, "children"]) => ok(self.conversations.children(id)),
-            ("GET", ["session", _, "message"]) if self.misbehaviour.messages.is_some() => {
-                let answer = self.misbehaviour.messages.clone().unwrap_or_default();
+            ("GET", ["session", _, "message"]) if self.misbehavior.messages.is_some() => {
+                let answer = self.misbehavior.messages.clone().unwrap_or_default();
                 (200, JSON, answer)
             }
             ("GET", ["session", id, "message"]) => {
@@ -106,10 +106,10 @@ impl Server {
         let number = self.prompts.fetch_add(1, Ordering::Relaxed);
         // Status 0 is never sent: the connection is closed instead.
         let unanswered = (0, JSON, String::new());
-        if number < self.misbehaviour.loses_prompts {
+        if number < self.misbehavior.loses_prompts {
             return unanswered;
         }
-        if let Some((prompts, millis)) = self.misbehaviour.clock_step
+        if let Some((prompts, millis)) = self.misbehavior.clock_step
             && number >= prompts
         {
             self.conversations.step_clock(millis);
@@ -125,7 +125,7 @@ impl Server {
             // The thread ends with its turn or with the program.
             thread::spawn(move || server.work(&session, &id));
         }
-        if number < self.misbehaviour.swallows_answers {
+        if number < self.misbehavior.swallows_answers {
             return unanswered;
         }
         (204, JSON, String::new())
@@ -147,10 +147,10 @@ impl Server {
             };
             send_piece(stream, &format!("data: {event}\n\n"))?;
             sent += 1;
-            if let Some(garbage) = &self.misbehaviour.garbage {
+            if let Some(garbage) = &self.misbehavior.garbage {
                 send_piece(stream, &format!("data: {garbage}\n\n"))?;
             }
-            if self.misbehaviour.cuts_streams_after == Some(sent)
+            if self.misbehavior.cuts_streams_after == Some(sent)
                 && self.cuts.fetch_add(1, Ordering::Relaxed) < CUTS_MAX
             {
                 return Ok(());

@@ -5,14 +5,14 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use super::Misbehaviour;
+use super::Misbehavior;
 
 /// A line of output that has no meaning.
 const NOISE: &str = "the quick brown fox jumps over the lazy dog and says nothing that matters";
 
-pub(super) fn at_start(misbehaviour: &Misbehaviour) -> Result<(), String> {
-    if misbehaviour.ignore_sigterm || misbehaviour.exit_on_sigterm.is_some() {
-        let code = misbehaviour.exit_on_sigterm;
+pub(super) fn at_start(misbehavior: &Misbehavior) -> Result<(), String> {
+    if misbehavior.ignore_sigterm || misbehavior.exit_on_sigterm.is_some() {
+        let code = misbehavior.exit_on_sigterm;
         let failed = |error: std::io::Error| error.to_string();
         let (mut heard, note) = UnixStream::pair().map_err(failed)?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, note)
@@ -26,11 +26,11 @@ pub(super) fn at_start(misbehaviour: &Misbehaviour) -> Result<(), String> {
             }
         });
     }
-    for _ in 0..misbehaviour.noise_bytes / NOISE.len() {
+    for _ in 0..misbehavior.noise_bytes / NOISE.len() {
         super::say(NOISE);
     }
-    if misbehaviour.leak_bytes > 0 {
-        let mut leak = vec![0_u8; misbehaviour.leak_bytes];
+    if misbehavior.leak_bytes > 0 {
+        let mut leak = vec![0_u8; misbehavior.leak_bytes];
         // Each page is written, because untouched pages use no memory.
         leak.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
         std::mem::forget(leak);

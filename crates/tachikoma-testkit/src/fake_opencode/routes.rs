@@ -21,14 +21,10 @@ impl Server {
         stream: &mut TcpStream,
     ) -> io::Result<()> {
         let number = self.answered.fetch_add(1, Ordering::Relaxed);
-        if self
-            .misbehaviour
-            .hang_after
-            .is_some_and(|max| number >= max)
-        {
+        if self.misbehavior.hang_after.is_some_and(|max| number >= max) {
             misbehave::for_ever();
         }
-        if request.path == "/event" && self.is_known(request) && self.misbehaviour.html.is_none() {
+        if request.path == "/event" && self.is_known(request) && self.misbehavior.html.is_none() {
             return self.stream(stream);
         }
         let (status, kind, body) = self.route(request);
@@ -43,7 +39,7 @@ impl Server {
         if !self.is_known(request) {
             return (401, "text/plain", String::new());
         }
-        if let Some(page) = &self.misbehaviour.html {
+        if let Some(page) = &self.misbehavior.html {
             return (200, "text/html", page.clone());
         }
         if let Some(answer) = self.converse(request) {
@@ -52,7 +48,7 @@ impl Server {
         match (request.method.as_str(), request.path.as_str()) {
             ("GET", "/global/health") => {
                 let usual = json!({"healthy": true, "version": "0.0.0-fake"}).to_string();
-                let body = self.misbehaviour.health.clone().unwrap_or(usual);
+                let body = self.misbehavior.health.clone().unwrap_or(usual);
                 (200, JSON, body)
             }
             ("GET", "/session/status") => {
@@ -67,7 +63,7 @@ impl Server {
             ("POST", "/global/dispose") => {
                 self.conversations.stop_all();
                 let child = self.grandchild.and_then(Pid::from_raw);
-                if let Some(child) = child.filter(|_| self.misbehaviour.disposes) {
+                if let Some(child) = child.filter(|_| self.misbehavior.disposes) {
                     let _ = kill_process(child, Signal::KILL);
                     let _ = waitpid(Some(child), WaitOptions::empty());
                 }
@@ -85,7 +81,7 @@ impl Server {
     /// Performs the effect of a request after its answer was sent.
     fn after(&self, request: &Raw) -> io::Result<()> {
         if request.path == "/global/health"
-            && let Some((times, code)) = self.misbehaviour.exit_after_health
+            && let Some((times, code)) = self.misbehavior.exit_after_health
             && self.asked_for_health.fetch_add(1, Ordering::Relaxed) + 1 >= times
         {
             std::process::exit(i32::from(code));
@@ -95,7 +91,7 @@ impl Server {
 
     fn is_busy(&self) -> bool {
         let busy = self
-            .misbehaviour
+            .misbehavior
             .busy_while
             .as_ref()
             .zip(self.state.as_ref());

@@ -25,7 +25,7 @@ struct Step {
 impl Server {
     /// Works on a prompt until it is answered.
     pub(super) fn work(&self, session: &str, prompt: &str) {
-        if self.misbehaviour.skips_older_prompts && self.is_answered(session, prompt) {
+        if self.misbehavior.skips_older_prompts && self.is_answered(session, prompt) {
             self.note("skipped", prompt);
             return self.conversations.release(session);
         }
@@ -95,7 +95,7 @@ impl Server {
     /// Lets a sub-agent request a permission, and waits for the answer.
     fn delegate(&self, session: &str) {
         let child = self.conversations.bear(session);
-        if self.misbehaviour.cuts_births {
+        if self.misbehavior.cuts_births {
             self.conversations.hang_up();
         } else {
             let info = json!({"id": child, "parentID": session});

@@ -1,7 +1,7 @@
 //! Tests of the ways in which the fake agent can misbehave.
 
 use rustix::process::{Pid, Signal, kill_process};
-use tachikoma_testkit::fake_agent::{Behaviour, Ignored, Misbehaviour};
+use tachikoma_testkit::fake_agent::{Behaviour, Ignored, Misbehavior};
 use tachikoma_testkit::{Scenario, Turn, await_until, processes_with, unique};
 
 use crate::support::{SOON, Stage, await_file};
@@ -9,7 +9,7 @@ use crate::support::{SOON, Stage, await_file};
 /// Number of requests and answers after which a signal has surely arrived.
 const ROUND_TRIPS: usize = 20;
 
-fn stage(turns: impl IntoIterator<Item = Turn>, always: Misbehaviour) -> Stage {
+fn stage(turns: impl IntoIterator<Item = Turn>, always: Misbehavior) -> Stage {
     let mut scenario = Scenario::of(turns);
     scenario.agent.always = always;
     Stage::new(&scenario)
@@ -21,7 +21,7 @@ fn long_tool() -> Turn {
 
 #[test]
 fn signal_ends_the_fake_agent_like_the_real_agent() {
-    let stage = stage([long_tool(), long_tool()], Misbehaviour::default());
+    let stage = stage([long_tool(), long_tool()], Misbehavior::default());
     let mut talk = stage.start(&[]);
     talk.prompt("go");
     await_file(&stage, "started");
@@ -45,9 +45,9 @@ fn signal_ends_the_fake_agent_like_the_real_agent() {
 #[test]
 fn ignored_signals_do_not_end_the_agent() {
     let ignore = vec![Ignored::Interrupt, Ignored::Sigint, Ignored::Sigterm];
-    let deaf = Misbehaviour {
+    let deaf = Misbehavior {
         ignore,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let stage = stage([long_tool()], deaf);
     let mut talk = stage.start(&[]);
@@ -68,13 +68,13 @@ fn ignored_signals_do_not_end_the_agent() {
 
 #[test]
 fn agent_hangs_after_the_configured_line() {
-    let after_two = Misbehaviour {
+    let after_two = Misbehavior {
         silent_after_line: Some(2),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
-    let after_result = Misbehaviour {
+    let after_result = Misbehavior {
         hang_after_result: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     for (wrong, lines) in [(after_two, 2), (after_result, 3)] {
         let stage = stage([Turn::text("hello")], wrong.clone());
@@ -94,9 +94,9 @@ fn agent_hangs_after_the_configured_line() {
 
 #[test]
 fn an_agent_that_hangs_from_the_start_prints_nothing() {
-    let at_start = Misbehaviour {
+    let at_start = Misbehavior {
         hang_at_start: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let stage = stage([Turn::text("hello")], at_start);
     let mut talk = stage.start(&[]);
@@ -110,12 +110,12 @@ fn an_agent_that_hangs_from_the_start_prints_nothing() {
 
 #[test]
 fn agent_prints_the_configured_invalid_lines() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         garbage_before_line: Some(2),
         huge_line_bytes: Some(2_000_000),
         second_result: true,
         session_id: Some("an-old-one".into()),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let ended = stage([Turn::text("hello")], wrong).run_once("go");
     let kinds = "system/init system/filler assistant result/success result/success";
@@ -133,15 +133,15 @@ fn agent_prints_the_configured_invalid_lines() {
 
 #[test]
 fn agent_exits_at_the_configured_line_and_works_at_the_next_start() {
-    let at_line = Misbehaviour {
+    let at_line = Misbehavior {
         exit_at_line: Some(2),
         exit_code: 7,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
-    let between = Misbehaviour {
+    let between = Misbehavior {
         die_after_results: Some(1),
         exit_code: 9,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let mut scenario = Scenario::of([Turn::text("hello")]).for_ever();
     scenario.agent = Behaviour {
@@ -161,9 +161,9 @@ fn agent_exits_at_the_configured_line_and_works_at_the_next_start() {
 
 #[test]
 fn agent_continues_to_work_after_it_closed_its_stdout() {
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         close_stdout_at_line: Some(2),
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let stage = stage([Turn::bash("echo x > later"), Turn::text("done")], wrong);
     let ended = stage.run_once("go");
@@ -177,10 +177,10 @@ fn agent_continues_to_work_after_it_closed_its_stdout() {
 #[test]
 fn child_of_the_agent_outlives_the_agent() {
     let marker = unique();
-    let wrong = Misbehaviour {
+    let wrong = Misbehavior {
         escaping_child: Some(marker.clone()),
         child_without_env: true,
-        ..Misbehaviour::default()
+        ..Misbehavior::default()
     };
     let ended = stage([Turn::text("hello")], wrong).run_once("go");
     assert_eq!(ended.code, Some(0));
@@ -201,7 +201,7 @@ fn child_of_the_agent_outlives_the_agent() {
 
 #[test]
 fn agent_exits_with_an_error_on_a_line_that_is_not_json() {
-    let stage = stage([Turn::text("hello")], Misbehaviour::default());
+    let stage = stage([Turn::text("hello")], Misbehavior::default());
     let mut talk = stage.start(&[]);
     talk.send_raw("\nthis is not JSON\n");
     let ended = talk.end(SOON);

@@ -146,12 +146,12 @@ impl Curve {
         }
         self.readings.push(reading);
         if self.readings.len() >= READINGS_MAX {
-            self.thin();
+            self.drop_every_other();
         }
     }
 
     /// Removes every other reading that has no event.
-    fn thin(&mut self) {
+    fn drop_every_other(&mut self) {
         let before = self.readings.len();
         let mut position = 0_usize;
         self.readings.retain(|reading| {

@@ -11,7 +11,7 @@ use tachikoma_loop_runner::store::recover::{self, Loss};
 use crate::failure::Failure;
 use crate::out;
 use crate::report::span::span;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::{Current, Workspace};
 
 /// Output of `history --reboots --json`.
@@ -125,10 +125,10 @@ fn lines(entry: &RebootEntry) -> Vec<String> {
         "{}  iteration {}: {how}, {}; took {}",
         entry.time,
         entry.iteration,
-        sanitise(&entry.reason.to_string()),
+        sanitize(&entry.reason.to_string()),
         span(Duration::from_millis(entry.duration_ms)),
     )];
-    lines.extend(why.map(|why| format!("    {}", sanitise(why))));
+    lines.extend(why.map(|why| format!("    {}", sanitize(why))));
     let took_over = match &entry.result {
         RebootResult::Done | RebootResult::Futile { .. } => {
             let to = name(entry.to_agent_id.as_deref());
@@ -142,8 +142,8 @@ fn lines(entry: &RebootEntry) -> Vec<String> {
         let how = hook.error.as_deref().map_or("went well", |error| error);
         lines.push(format!(
             "    hook `{}`: {}; took {}",
-            sanitise(&hook.name),
-            sanitise(how),
+            sanitize(&hook.name),
+            sanitize(how),
             span(Duration::from_millis(hook.duration_ms))
         ));
     }
@@ -151,7 +151,7 @@ fn lines(entry: &RebootEntry) -> Vec<String> {
 }
 
 fn name(agent_id: Option<&str>) -> String {
-    agent_id.map_or_else(String::new, |id| format!(" ({})", sanitise(id)))
+    agent_id.map_or_else(String::new, |id| format!(" ({})", sanitize(id)))
 }
 
 fn pending_line(pending: &Pending) -> String {
@@ -164,7 +164,7 @@ fn pending_line(pending: &Pending) -> String {
     format!(
         "iteration {}: {state}, {}{}",
         pending.iteration,
-        sanitise(&pending.reason),
+        sanitize(&pending.reason),
         until.unwrap_or_default()
     )
 }

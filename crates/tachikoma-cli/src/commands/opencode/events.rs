@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use tachikoma_core::supervise::{Level, words};
+use tachikoma_core::supervise::{Level, messages};
 use tachikoma_loop_runner::opencode::supervisor::read_records;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 use crate::zone::local;
 
@@ -23,13 +23,13 @@ pub fn events(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
             out::line(&text.map_err(|error| Failure::new(error.to_string()))?);
             continue;
         }
-        for (level, text) in words(&record.event) {
+        for (level, text) in messages(&record.event) {
             let level = match level {
                 Level::Debug | Level::Info => "",
                 Level::Warning => "warning: ",
                 Level::Error => "error: ",
             };
-            let text = sanitise(&text).into_owned();
+            let text = sanitize(&text).into_owned();
             out::line(&format!("{} {level}{text}", local(record.time)));
         }
     }

@@ -12,7 +12,7 @@ use tachikoma_loop_runner::opencode::supervisor::log_files;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 
 /// Maximum length in bytes of a line that is shown. The log has the whole line.
@@ -41,7 +41,7 @@ pub fn logs(workspace: &Workspace, follow: bool) -> Result<ExitCode, Failure> {
     if follow {
         loop {
             std::thread::sleep(TICK);
-            let more = printer.more(newest, file);
+            let more = printer.print_new(newest, file);
             file = more.map_err(|error| unread(newest, error))?;
         }
     }
@@ -63,22 +63,22 @@ impl LogPrinter {
 
     fn print(&mut self, path: &Path) -> std::io::Result<File> {
         let mut file = File::open(path)?;
-        self.rest(&mut file)?;
+        self.print_rest(&mut file)?;
         Ok(file)
     }
 
     /// Prints new output, even after the log file was replaced.
-    fn more(&mut self, path: &Path, mut file: File) -> std::io::Result<File> {
+    fn print_new(&mut self, path: &Path, mut file: File) -> std::io::Result<File> {
         let ours = file.metadata()?.ino();
         let turned = std::fs::metadata(path).is_ok_and(|there| there.ino() != ours);
-        self.rest(&mut file)?;
+        self.print_rest(&mut file)?;
         match turned {
             true => self.print(path),
             false => Ok(file),
         }
     }
 
-    fn rest(&mut self, file: &mut File) -> std::io::Result<()> {
+    fn print_rest(&mut self, file: &mut File) -> std::io::Result<()> {
         let mut chunk = [0; 16 * 1024];
         loop {
             let read = file.read(&mut chunk)?;
@@ -98,5 +98,5 @@ impl LogPrinter {
 
 #[expect(clippy::needless_pass_by_value, reason = "a sink of lines gets them")]
 fn show(line: Line<'_>) {
-    out::line(&sanitise(&line.text));
+    out::line(&sanitize(&line.text));
 }

@@ -11,7 +11,7 @@ use tachikoma_loop_runner::store::lock;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 use crate::zone::local;
 
@@ -72,9 +72,9 @@ pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
         let text = serde_json::to_string_pretty(&shown);
         out::line(&text.map_err(|error| Failure::new(error.to_string()))?);
     } else {
-        out::line(&sanitise(&sentence(&shown.file)));
+        out::line(&sanitize(&sentence(&shown.file)));
         for line in details(&shown) {
-            out::line(&sanitise(&line));
+            out::line(&sanitize(&line));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use tachikoma_core::LoopId;
-use tachikoma_core::supervise::{Level, ServerRecord, StartedBy, StopSignals, words};
+use tachikoma_core::supervise::{Level, ServerRecord, StartedBy, StopSignals, messages};
 use tachikoma_fs::RALPH_DIR;
 use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
 use tachikoma_loop_runner::opencode::supervisor::{
@@ -22,7 +22,7 @@ use crate::commands::{GUARD, detach};
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::runtime::runtime;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::sd_notify::Notifier;
 use crate::secrets;
 use crate::signals::{Asked, Requests};
@@ -39,7 +39,7 @@ pub fn up(workspace: &Workspace, args: &UpArgs) -> Result<ExitCode, Failure> {
         return detach::detach(SHOWN_BY);
     }
     // The secrets are removed, because neither this process nor the server's tools need them.
-    secrets::shed(&settings.hidden, &BTreeMap::new())?;
+    secrets::remove_unneeded(&settings.hidden, &BTreeMap::new())?;
     runtime()?.block_on(supervise(args, settings))
 }
 
@@ -99,17 +99,17 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
     // Signals are listened to before anything runs, so that none is missed.
     let requests = Requests::listen(args.detached)
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
-    let notifier = Notifier::here();
+    let notifier = Notifier::from_env();
     let supervisor = Supervisor::open(settings).await.map_err(refused)?;
     for warning in supervisor.warnings() {
-        out::note(&format!("warning: {}", sanitise(warning)));
+        out::note(&format!("warning: {}", sanitize(warning)));
     }
     if let Some(earlier) = supervisor.earlier()
         && !args.detached
         && !args.json
     {
         let before = super::status::sentence(earlier);
-        out::report(&format!("before this supervisor: {}", sanitise(&before)));
+        out::report(&format!("before this supervisor: {}", sanitize(&before)));
     }
     let handle = supervisor.handle();
     let mut requests = requests.of(handle.clone());
@@ -126,8 +126,8 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
     let ended = loop {
         tokio::select! {
             biased;
-            record = records.recv() => audience.hear(record),
-            Ok(()) = changes.changed() => audience.see(&changes),
+            record = records.recv() => audience.record_received(record),
+            Ok(()) = changes.changed() => audience.state_changed(&changes),
             Some(asked) = requests.recv() => match asked {
                 Asked::Reload => match handle.reread().await {
                     Ok(text) => out::report(&text),
@@ -148,7 +148,7 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
         }
     };
     while let Ok(record) = records.try_recv() {
-        audience.hear(Ok(record));
+        audience.record_received(Ok(record));
     }
     match ended {
         Ok(Ok(())) => Ok(code(signal)),
@@ -174,7 +174,7 @@ struct Audience {
 }
 
 impl Audience {
-    fn hear(&self, record: Result<Arc<ServerRecord>, RecvError>) {
+    fn record_received(&self, record: Result<Arc<ServerRecord>, RecvError>) {
         // Missed notices are skipped. Their records are in the journal.
         let Ok(record) = record else {
             return;
@@ -186,8 +186,8 @@ impl Audience {
             out::report(&serde_json::to_string(&*record).unwrap_or_default());
             return;
         }
-        for (level, text) in words(&record.event) {
-            let text = sanitise(&text);
+        for (level, text) in messages(&record.event) {
+            let text = sanitize(&text);
             match level {
                 Level::Debug => {}
                 Level::Info => out::report(&text),
@@ -197,7 +197,7 @@ impl Audience {
         }
     }
 
-    fn see(&mut self, changes: &watch::Receiver<ServerFile>) {
+    fn state_changed(&mut self, changes: &watch::Receiver<ServerFile>) {
         let file = changes.borrow().clone();
         let is_settled = match file.state {
             Condition::Starting | Condition::Restarting => false,
@@ -216,7 +216,7 @@ impl Audience {
                 | Condition::Stopped
                 | Condition::GaveUp => {
                     out::note(&format!("error: {}", super::status::sentence(&file)));
-                    detach::unwell();
+                    detach::report_unhealthy();
                 }
             }
         }

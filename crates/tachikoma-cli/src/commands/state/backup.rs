@@ -18,7 +18,7 @@ use crate::confirm::{agree, can_ask, no_terminal};
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::runtime::runtime;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::trust::{Trust, Untrusted, listed};
 use crate::workspace::Workspace;
 
@@ -27,7 +27,7 @@ const OTHERS_MAX: usize = 3;
 
 /// Takes a backup of the current loop.
 pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
-    workspace.shed_secrets()?;
+    workspace.remove_secrets_from_environment()?;
     let current = workspace.current_loop()?;
     if !current.is_kept {
         let what = format!("{} is not saved (`state.enabled = false`)", current.loop_id);
@@ -44,9 +44,9 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
     }
     let taken = runtime()?
         .block_on(offline::backup(&store_config, current.loop_id))
-        .map_err(undone)?;
+        .map_err(not_restored)?;
     for trouble in taken.troubles {
-        out::note(&format!("warning: {}", sanitise(&trouble)));
+        out::note(&format!("warning: {}", sanitize(&trouble)));
     }
     out::line(&shown(&store_config, &taken.path));
     if let Some(cloud) = &store_config.cloud {
@@ -92,7 +92,7 @@ pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
             Err(StoreError::Locked { why, .. }) => format!("note  {path}: {why}"),
             Err(error) => format!("wrong {path}: {}", chain(error)),
         };
-        out::line(&sanitise(&text));
+        out::line(&sanitize(&text));
         locked = locked.or(read.err().filter(|_| is_locked));
     }
     if json {
@@ -118,7 +118,7 @@ pub fn restore(
     from: &FromArgs,
     yes: bool,
 ) -> Result<ExitCode, Failure> {
-    workspace.shed_secrets()?;
+    workspace.remove_secrets_from_environment()?;
     let working_dir = match (file, &from.from) {
         (None, None) => workspace.working_dir_or_here()?,
         // Only this directory is used: a loop in a parent directory is another loop.
@@ -157,12 +157,12 @@ pub fn restore(
             "restore {} at iteration {} in {shown}, from {}? (the current loop is backed up first)",
             manifest.loop_id,
             manifest.iteration,
-            sanitise(&self::shown(&store_config, &file))
+            sanitize(&self::shown(&store_config, &file))
         ))?;
     }
     let restored = runtime()?
         .block_on(offline::restore(&store_config, &file, &manifest))
-        .map_err(undone)?;
+        .map_err(not_restored)?;
     let Restored {
         loop_id,
         seq,
@@ -173,7 +173,7 @@ pub fn restore(
         troubles,
     } = restored;
     for trouble in troubles {
-        out::note(&format!("warning: {}", sanitise(&trouble)));
+        out::note(&format!("warning: {}", sanitize(&trouble)));
     }
     for (what, path) in [("kept as a backup", kept), ("moved", moved)] {
         if let Some(path) = path {
@@ -186,7 +186,7 @@ pub fn restore(
         "{loop_id} is restored at iteration {iteration}, record {seq}, in {}",
         working_dir.display()
     );
-    match work_tree::bring(
+    match work_tree::restore(
         &store_config,
         (loop_id, iteration),
         work.as_deref(),
@@ -225,7 +225,7 @@ fn canonical(working_dir: &Path) -> PathBuf {
 }
 
 /// Explains why the restore failed. The loop is unchanged.
-fn undone(error: OfflineError) -> Failure {
+fn not_restored(error: OfflineError) -> Failure {
     let is_full = matches!(&error, OfflineError::Store(error) if error.is_full_disk());
     if is_full {
         return Failure::new(chain(&error))
@@ -268,7 +268,7 @@ fn newest(store_config: &StoreConfig) -> Result<PathBuf, Failure> {
                     "nothing was changed; this backup is the newest by its name: provide its key, or name another one: `tachikoma state restore FILE`",
                 ));
             }
-            Err(error) => out::note(&format!("note: skipped: {}", sanitise(&chain(&error)))),
+            Err(error) => out::note(&format!("note: skipped: {}", sanitize(&chain(&error)))),
         }
     }
     found.map(|listed| listed.path).ok_or_else(|| {

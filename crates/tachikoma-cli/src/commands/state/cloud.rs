@@ -13,7 +13,7 @@ use crate::args::FromArgs;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::runtime::runtime;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 
 /// A downloaded backup. The file is deleted when this value is dropped.
@@ -74,7 +74,7 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
             "warning: older remote backups were not deleted: {}",
             chain(&error)
         );
-        out::note(&sanitise(&what));
+        out::note(&sanitize(&what));
     }
     let word = if sent.was_there { "was" } else { "is" };
     let what = if has_work {
@@ -83,7 +83,7 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
         ", without a work tree"
     };
     let note = format!("note: a copy {word} in {}{what}", cloud.url);
-    out::note(&sanitise(&note));
+    out::note(&sanitize(&note));
     Ok(())
 }
 
@@ -108,10 +108,10 @@ pub fn list(workspace: &Workspace, url: &str, json: bool) -> Result<ExitCode, Fa
         let work = if copied.has_work { "with" } else { "without" };
         let text =
             format!("{name}: record {seq}, taken at {taken_at}, {bytes} bytes, {work} a work tree");
-        out::line(&sanitise(&text));
+        out::line(&sanitize(&text));
     }
     if copies.is_empty() {
-        out::line(&sanitise(&format!("no backup in {url}")));
+        out::line(&sanitize(&format!("no backup in {url}")));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -138,7 +138,7 @@ fn failed(cloud: &Cloud, what: &str) -> Failure {
              credentials come from the environment (AWS_...) or `~/.aws/credentials`"
         }
     };
-    Failure::new(sanitise(what).into_owned()).hint(hint)
+    Failure::new(sanitize(what).into_owned()).hint(hint)
 }
 
 /// Downloads a valid remote backup: the one with the given name, or the newest of a loop.
@@ -193,20 +193,20 @@ pub fn fetch(
                     let path = Path::new(url).join(copied.object());
                     return Err(StoreError::Locked { action, path, why }.into());
                 }
-                Err(error) => as_named(&chain(&error), &fetched.path, copied),
+                Err(error) => copied_line(&chain(&error), &fetched.path, copied),
             },
             Err(error) => {
                 remove_empty(&made);
                 chain(&error)
             }
         };
-        out::note(&sanitise(&format!(
+        out::note(&sanitize(&format!(
             "note: skipped {}: {why}",
             copied.name()
         )));
     }
     let what = format!("no good backup of that name or loop in {url}");
-    Err(Failure::new(sanitise(&what).into_owned())
+    Err(Failure::new(sanitize(&what).into_owned())
         .hint("`tachikoma state backups --from URL` lists the remote backups"))
 }
 
@@ -221,7 +221,7 @@ fn named(fetched: Fetched, dir: &Path, copied: &Copied, made: &[PathBuf]) -> Fet
 }
 
 /// Returns a message about a remote backup, with the backup's name instead of the local file name.
-fn as_named(what: &str, path: &Path, copied: &Copied) -> String {
+fn copied_line(what: &str, path: &Path, copied: &Copied) -> String {
     what.replace(&path.display().to_string(), &copied.object())
 }
 

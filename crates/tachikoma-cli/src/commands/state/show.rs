@@ -15,7 +15,7 @@ use crate::commands::status::state_text;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::report::line::iterations;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 
 /// Maximum number of characters of a value or list that are shown. `--json` shows all of it.
@@ -101,7 +101,7 @@ struct Page(String);
 impl Page {
     fn line(&mut self, name: &str, value: impl Display) {
         let value = value.to_string();
-        let _ = writeln!(self.0, "{name:<14} {}", sanitise(&value));
+        let _ = writeln!(self.0, "{name:<14} {}", sanitize(&value));
     }
 
     /// Adds a line with a list of values, unless the list is empty.

@@ -10,7 +10,7 @@ use tachikoma_loop_runner::store::{layout, lock, loops};
 
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 use crate::workspace::Workspace;
 
 /// Prints the result for each checked object. Fails if one is damaged.
@@ -62,7 +62,7 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
     let path = checked.path.strip_prefix(working_dir);
     let path = path.unwrap_or(&checked.path).display();
     let text = format!("{verdict:<6}{kind:<12}{path}: {}", checked.what);
-    sanitise(&text).into_owned()
+    sanitize(&text).into_owned()
 }
 
 /// Describes what the damage means for the current loop.

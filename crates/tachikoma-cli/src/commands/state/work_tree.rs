@@ -13,7 +13,7 @@ use super::cloud::Fetched;
 use super::shown;
 use crate::failure::Failure;
 use crate::out;
-use crate::sanitise::sanitise;
+use crate::sanitize::sanitize;
 
 /// Message for an unchanged work tree.
 const UNCHANGED: &str = "the work tree is unchanged";
@@ -25,7 +25,7 @@ const GOES_ON: &str = "`tachikoma run` continues";
 ///
 /// # Errors
 /// The backup contains work that cannot be unpacked.
-pub fn bring(
+pub fn restore(
     store_config: &StoreConfig,
     (loop_id, iteration): (LoopId, u32),
     bundle: Option<&Path>,
@@ -51,14 +51,14 @@ pub fn bring(
             in_the_way,
         }) => {
             if let Some(in_the_way) = in_the_way {
-                out::note(&sanitise(&stays(&in_the_way)));
+                out::note(&sanitize(&stays(&in_the_way)));
             }
             let what = match from_snapshot {
                 true => ", with uncommitted changes",
                 false => "",
             };
             let what = format!("the work tree is restored, on {on}{what}; {GOES_ON}");
-            Ok(sanitise(&what).into_owned())
+            Ok(sanitize(&what).into_owned())
         }
         Ok(Unpacked::Fetched { merge, uncommitted }) => {
             if uncommitted {
@@ -69,7 +69,7 @@ pub fn bring(
             }
             let first = merge.map(|merge| first(&merge, &restored_head(loop_id)));
             let how = first.unwrap_or_else(|| GOES_ON.to_owned());
-            Ok(sanitise(&format!("{UNCHANGED}; {how}")).into_owned())
+            Ok(sanitize(&format!("{UNCHANGED}; {how}")).into_owned())
         }
         Err(error) => {
             let what = format!("the work tree was not restored: {error}");
@@ -77,7 +77,7 @@ pub fn bring(
                 "the commits are in a bundle for `git clone` and `git fetch`: {}; get them before `tachikoma run`",
                 shown(store_config, bundle)
             );
-            Err(Failure::new(sanitise(&what).into_owned()).hint(sanitise(&hint).into_owned()))
+            Err(Failure::new(sanitize(&what).into_owned()).hint(sanitize(&hint).into_owned()))
         }
     }
 }
@@ -99,7 +99,7 @@ fn without(fetched: &Fetched) -> String {
     if let Some(name) = &fetched.with_work {
         what = format!("{what}, or restore {name}, the newest backup that has one");
     }
-    out::note(&sanitise(&what));
+    out::note(&sanitize(&what));
     "without a work tree".to_owned()
 }
 

@@ -231,15 +231,19 @@ fn stop_conditions_report_value_and_percent() {
     let now = Timestamp::from_millis(1_000_000);
     let near: Vec<_> = conditions(&policy, &state, now)
         .into_iter()
-        .map(|row| (row.words, row.percent, row.gone_at))
+        .map(|row| (row.words, row.percent, row.exhausted_at))
         .collect();
-    let gone_at = now.after(Duration::from_secs(7_650));
+    let exhausted_at = now.after(Duration::from_secs(7_650));
     let unknown =
         "the agent has not said how much of the subscription's window is used; 90 % may be";
     assert_eq!(
         near,
         [
-            ("$3.20 of $10.00 is spent".to_owned(), 32, Some(gone_at)),
+            (
+                "$3.20 of $10.00 is spent".to_owned(),
+                32,
+                Some(exhausted_at)
+            ),
             (unknown.to_owned(), 0, None),
             (
                 "2 of 5 iterations in a row without progress".to_owned(),

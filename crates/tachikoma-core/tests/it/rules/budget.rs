@@ -288,9 +288,9 @@ fn status_shows_the_value_of_each_stop_condition() {
             ("max_cost_usd", "$0.25", "$1.00", false),
         ]
     );
-    let gone_at = status.stop_conditions[1].gone_at;
+    let exhausted_at = status.stop_conditions[1].exhausted_at;
     assert_eq!(
-        gone_at,
+        exhausted_at,
         Some(play.state.time.after(Duration::from_secs(360)))
     );
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_core::policy::{AutocommitRules, Policy};
 use tachikoma_core::{
     AgentInput, Choice, Input, Launch, LoopEvent, Outcome, PromptSource, Ticket, Urgency,
-    completion_feedback,
+    text_before_prompt,
 };
 
 use super::completion::gated;
@@ -206,7 +206,7 @@ fn outdated_gate_results_are_not_in_the_prompt() {
     play.claimed().gates(&[("tests", Some("exit 1"))]);
     play.sleep().launched().done(None).exited(1);
     play.sleep().launched();
-    let told = completion_feedback(&play.state);
+    let told = text_before_prompt(&play.state, None, "");
     assert!(
         told.contains("iteration 2, which claimed it, failed"),
         "{told}"

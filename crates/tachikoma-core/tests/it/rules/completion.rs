@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::completion::GateRule;
 use tachikoma_core::{
-    LoopEvent, Outcome, Policy, Problem, ScriptVerdict, Urgency, completion_feedback, next_deadline,
+    LoopEvent, Outcome, Policy, Problem, ScriptVerdict, Urgency, next_deadline, text_before_prompt,
 };
 
 use crate::play::Play;
@@ -146,17 +146,17 @@ fn gates_run_after_successful_iterations_and_for_claims() {
 fn failed_gates_stay_in_the_prompt_until_an_iteration_succeeds() {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().gates(FAIL).sleep().launched();
-    let told = completion_feedback(&play.state);
+    let told = text_before_prompt(&play.state, None, "");
     assert!(told.contains("what tests said about exit 1"), "{told}");
     assert!(told.contains("the gate `tests` failed: exit 1"), "{told}");
     play.exited(1).sleep().launched();
     assert_eq!(
-        completion_feedback(&play.state),
+        text_before_prompt(&play.state, None, ""),
         told,
         "the failed iteration has not changed the feedback"
     );
     play.exited(0).sleep().launched();
-    assert_eq!(completion_feedback(&play.state), "");
+    assert_eq!(text_before_prompt(&play.state, None, ""), "");
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn stop_script_claims_completion_stops_or_continues_the_loop_or_causes_a_warning
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     5.0 launched: AgentLaunched(77)
     5.0 exited 0: IterationCompleted(2 succeeded), CheckStarted(asking within 40s) ! ask
-    5.0 answered: ConditionsAnswered(ask.sh Unclear { problem: "exit 3" }), Warned(the stop script `ask.sh` is no help: exit 3), WaitStarted(delay 5s)
+    5.0 answered: ConditionsAnswered(ask.sh Unclear { problem: "exit 3" }), Warned(the stop script `ask.sh` gave no usable answer: exit 3), WaitStarted(delay 5s)
     10.0 wake: IterationStarted(3 attempt 1) ! launch
     10.0 launched: AgentLaunched(77)
     10.0 exited 1: IterationFailed(3: the agent ended with exit 1; streak 1), CheckStarted(asking within 40s) ! ask
@@ -460,7 +460,7 @@ fn gates_run_once_before_the_first_iteration_and_their_results_have_no_effect() 
     let mut play = Play::new(policy.clone());
     play.start().gates(&failed).launched();
     assert_eq!(play.state.stats.test_failure_streak, 0);
-    assert_eq!(completion_feedback(&play.state), "");
+    assert_eq!(text_before_prompt(&play.state, None, ""), "");
     play.exited(0).stop(Urgency::Graceful).start();
     insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), CheckStarted(gates within 370s) ! run tests

@@ -126,7 +126,7 @@ fn explain_shows_reading_redline_and_rate_limits_of_a_reboot() {
        agent  is up (pid 77)
        session 2 began
        session 2 took over after 0 s
-    => went on with iteration 5
+    => continued with iteration 5
     ");
     assert_snapshot!(told(&play, Some(1)), @"
        iteration 1, attempt 1, session 1: the agent is launched
@@ -138,7 +138,7 @@ fn explain_shows_reading_redline_and_rate_limits_of_a_reboot() {
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => the session continues: context 20 % (200 of 1 000 tokens), redline 85 %: below; its quality did not fall
     => waits: iteration_delay is 5 s
-    => went on with iteration 2
+    => continued with iteration 2
     ");
 }
 
@@ -157,7 +157,7 @@ fn explain_shows_failures_waits_and_the_end_with_counts() {
     => no stop condition is met: 1 of 2 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
     => backoff 1 s: 1st failure in a row, doubled each time up to 1 min
-    => went on with iteration 2
+    => continued with iteration 2
     ");
     assert_snapshot!(told(&play, None), @"
        iteration 2, attempt 1, session 1: the agent is launched
@@ -257,7 +257,7 @@ fn explain_of_a_journal_without_reasons_says_that_they_were_not_recorded() {
        agent  is up (pid 77)
        session 2 began
        session 2 took over after 0 s
-    => went on with iteration 5
+    => continued with iteration 5
     ");
 }
 
@@ -268,7 +268,7 @@ fn replay_with_a_lower_redline_reboots_earlier() {
     other.reboot.redline_percent = 60.0;
     other.reboot.min_interval = Duration::ZERO;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    3: went on | the turn ended for a reboot | the turn is ended for a reboot: context 70 % (700 of 1 000 tokens), redline 60 %: reached
+    3: continued | the turn ended for a reboot | the turn is ended for a reboot: context 70 % (700 of 1 000 tokens), redline 60 %: reached
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
     replayed: 2 iterations, 0 reboots, $0.650, 650 tokens, waited 10000 ms, open
     ");
@@ -280,13 +280,13 @@ fn replay_with_a_higher_redline_does_not_reboot() {
     let mut other = play.policy.clone();
     other.reboot.redline_percent = 92.0;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    4: the turn ended for a reboot | went on | context 86 % (860 of 1 000 tokens), redline 92 %: below
+    4: the turn ended for a reboot | continued | context 86 % (860 of 1 000 tokens), redline 92 %: below
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
     replayed: 3 iterations, 0 reboots, $1.350, 1350 tokens, waited 15000 ms, open
     ");
     other.reboot.enabled = false;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    4: the agent asked to finish | went on | context 70 % (700 of 1 000 tokens); the agent manages its context itself: reboot.enabled = false
+    4: the agent asked to finish | continued | context 70 % (700 of 1 000 tokens); the agent manages its context itself: reboot.enabled = false
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
     replayed: 3 iterations, 0 reboots, $1.350, 1350 tokens, waited 15000 ms, open
     ");
@@ -327,13 +327,13 @@ fn replay_with_another_silence_timeout_samples_the_agent_at_another_time() {
     let mut other = play.policy.clone();
     other.timeouts.silence = Duration::from_secs(60);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1: went on | the agent's processes sampled after 1 min 3 s: silence_timeout ran out: the agent fell silent | silence_timeout ran out: the agent fell silent
+    1: continued | the agent's processes sampled after 1 min 3 s: silence_timeout ran out: the agent fell silent | silence_timeout ran out: the agent fell silent
     recorded: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, stopped by the operator
     replayed: 0 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
     other.timeouts.silence = Duration::from_secs(1200);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1: the agent's processes sampled after 10 min 30 s: silence_timeout ran out: the agent fell silent | went on | silence_timeout ran out: the agent fell silent
+    1: the agent's processes sampled after 10 min 30 s: silence_timeout ran out: the agent fell silent | continued | silence_timeout ran out: the agent fell silent
     recorded: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, stopped by the operator
     replayed: 0 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
@@ -349,7 +349,7 @@ fn replay_stops_at_the_first_reading_above_a_lower_redline() {
     let mut other = play.policy.clone();
     other.reboot.redline_percent = 60.0;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    2: went on | the turn ended for a reboot | the turn is ended for a reboot: context 70 % (700 of 1 000 tokens), redline 60 %: reached
+    2: continued | the turn ended for a reboot | the turn is ended for a reboot: context 70 % (700 of 1 000 tokens), redline 60 %: reached
     recorded: 2 iterations, 0 reboots, $0.900, 900 tokens, waited 10000 ms, open
     replayed: 1 iterations, 0 reboots, $0.200, 200 tokens, waited 5000 ms, open
     ");

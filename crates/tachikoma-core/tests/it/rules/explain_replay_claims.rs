@@ -67,7 +67,7 @@ fn explain_shows_a_refused_claim_with_its_doubts() {
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 1 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
     => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
     => waits: iteration_delay is 5 s
-    => went on with iteration 2
+    => continued with iteration 2
     ");
     assert_snapshot!(told(&play, Some(3)), @"
        iteration 3, attempt 1, session 1: the agent is launched
@@ -112,7 +112,7 @@ fn explain_shows_stop_scripts_objectives_and_canceled_checks() {
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); no claim of completion
     => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
     => waits: iteration_delay is 5 s
-    => went on with iteration 2
+    => continued with iteration 2
     ");
     assert_snapshot!(told(&play, Some(2)), @"
        iteration 2, attempt 1, session 1: the agent is launched
@@ -126,7 +126,7 @@ fn explain_shows_stop_scripts_objectives_and_canceled_checks() {
        progress 10 of 100: 10 for 1 objective ticked
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
     => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
-    => went on with iteration 3
+    => continued with iteration 3
     ");
     assert_snapshot!(told(&play, None), @"
        iteration 3, attempt 1, session 1: the agent is launched
@@ -260,7 +260,7 @@ fn replay_judges_claims_with_other_gates_and_confirmations() {
 fn replay_with_another_budget_ends_the_loop_where_it_is_used_up() {
     let play = spending(dollars(5_000_000));
     assert_snapshot!(differences(&replayed(&play, &priced(dollars(700_000)))), @"
-    2: went on | the turn interrupted | the turn is ended: $0.7500 of $0.7000 is spent (max_cost_usd)
+    2: continued | the turn interrupted | the turn is ended: $0.7500 of $0.7000 is spent (max_cost_usd)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.750, 750 tokens, waited 5000 ms, open
     ");
@@ -269,7 +269,7 @@ fn replay_with_another_budget_ends_the_loop_where_it_is_used_up() {
         ..Budgets::default()
     };
     assert_snapshot!(differences(&replayed(&play, &priced(tokens))), @"
-    2: went on | the turn interrupted | the turn is ended: 1000 of 1000 tokens are used (max_tokens)
+    2: continued | the turn interrupted | the turn is ended: 1000 of 1000 tokens are used (max_tokens)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.750, 1000 tokens, waited 5000 ms, open
     ");
@@ -278,7 +278,7 @@ fn replay_with_another_budget_ends_the_loop_where_it_is_used_up() {
         ..Budgets::default()
     };
     assert_snapshot!(differences(&replayed(&play, &priced(duration))), @"
-    2: went on | the turn interrupted | the turn is ended: it ran 32 s of 32 s (max_duration)
+    2: continued | the turn interrupted | the turn is ended: it ran 32 s of 32 s (max_duration)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.500, 500 tokens, waited 5000 ms, open
     ");
@@ -287,7 +287,7 @@ fn replay_with_another_budget_ends_the_loop_where_it_is_used_up() {
         ..Budgets::default()
     };
     assert_snapshot!(differences(&replayed(&play, &priced(duration))), @"
-    1: went on | the loop ended: it ran 22 s of 22 s (max_duration) | it ran 22 s of 22 s (max_duration)
+    1: continued | the loop ended: it ran 22 s of 22 s (max_duration) | it ran 22 s of 22 s (max_duration)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.500, 500 tokens, waited 2000 ms, it ran 22 s of 22 s (max_duration)
     ");
@@ -313,7 +313,7 @@ fn replay_with_a_larger_budget_does_not_end_the_turn() {
     play.sleep().seconds(9).called(300).cost(800_000);
     play.seconds(1).resulted(false);
     assert_snapshot!(differences(&replayed(&play, &priced(dollars(5_000_000)))), @"
-    2: the turn interrupted | went on | no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); $0.80 of $5.00 is spent (stop_conditions.max_cost_usd)
+    2: the turn interrupted | continued | no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); $0.80 of $5.00 is spent (stop_conditions.max_cost_usd)
     recorded: 2 iterations, 0 reboots, $0.800, 800 tokens, waited 5000 ms, $0.8000 of $0.7000 is spent (max_cost_usd)
     replayed: 1 iterations, 0 reboots, $0.800, 800 tokens, waited 5000 ms, open
     ");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_core::policy::{AgentTraits, AutocommitRules, RebootRules};
 use tachikoma_core::{
     Choice, Input, LoopState, OperatorRequest, Policy, Status, Urgency, next_deadline,
-    prompt_preamble,
+    text_before_prompt,
 };
 
 use crate::play::Play;
@@ -398,7 +398,7 @@ fn messages_are_sent_during_a_tool_call_or_with_the_next_prompt() {
         .tool_ended("t");
     play.tell("then at d").resulted(true);
     assert_eq!(
-        prompt_preamble(&play.state),
+        text_before_prompt(&play.state, None, ""),
         "",
         "messages are not in the prompt before the attempt begins"
     );
@@ -412,10 +412,10 @@ fn messages_are_sent_during_a_tool_call_or_with_the_next_prompt() {
     0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! prompt
     ");
-    let words = prompt_preamble(&play.state);
+    let words = text_before_prompt(&play.state, None, "");
     assert_eq!(words, "The operator says:\n\nthen at d\n\n");
     play.crash();
-    let again = prompt_preamble(&play.state);
+    let again = text_before_prompt(&play.state, None, "");
     assert!(
         again.starts_with(&words),
         "the repeated attempt gets the message again: {again}"
@@ -423,13 +423,13 @@ fn messages_are_sent_during_a_tool_call_or_with_the_next_prompt() {
     assert!(again.contains("cut short; this is attempt 2."), "{again}");
     play.launched().exited(0).sleep();
     assert_eq!(
-        prompt_preamble(&play.state),
+        text_before_prompt(&play.state, None, ""),
         "The operator says:\n\nthen at d\n\n",
         "a failed iteration repeats the message"
     );
     play.launched().resulted(true).sleep();
     assert_eq!(
-        prompt_preamble(&play.state),
+        text_before_prompt(&play.state, None, ""),
         "",
         "a delivered message is not repeated"
     );
@@ -438,7 +438,7 @@ fn messages_are_sent_during_a_tool_call_or_with_the_next_prompt() {
 #[test]
 fn messages_are_repeated_until_an_iteration_with_them_succeeds() {
     let says = "The operator says:\n\nlook at b\n\n";
-    let told_with = |play: &Play| prompt_preamble(&play.state).starts_with(says);
+    let told_with = |play: &Play| text_before_prompt(&play.state, None, "").starts_with(says);
     let mut play = Play::new(Policy {
         iteration_delay: Duration::ZERO,
         ..Policy::default()
@@ -454,5 +454,9 @@ fn messages_are_repeated_until_an_iteration_with_them_succeeds() {
     play.launched().crash();
     assert!(told_with(&play), "the runner died in iteration 5");
     play.launched().exited(0);
-    assert_eq!(prompt_preamble(&play.state), "", "iteration 5 succeeded");
+    assert_eq!(
+        text_before_prompt(&play.state, None, ""),
+        "",
+        "iteration 5 succeeded"
+    );
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_core::policy::completion::GateRule;
 use tachikoma_core::policy::{AgentTraits, AutocommitRules};
 use tachikoma_core::{
-    AutocommitResult, Evidence, Input, Outcome, Policy, Problem, TestsReport, completion_feedback,
+    AutocommitResult, Evidence, Input, Outcome, Policy, Problem, TestsReport, text_before_prompt,
 };
 
 use crate::play::{Play, gate};
@@ -309,7 +309,7 @@ fn passing_tests_and_ticked_objectives_are_progress_without_a_survey() {
         "the next iteration starts without evidence"
     );
     assert_eq!(known.tests.as_ref().unwrap().failing, ["parse"]);
-    let told = completion_feedback(&play.state);
+    let told = text_before_prompt(&play.state, None, "");
     assert!(
         told.contains("## Failing tests (1 of 4, after iteration 2)\n\n- parse\n"),
         "{told}"

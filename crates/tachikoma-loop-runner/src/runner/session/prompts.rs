@@ -1,12 +1,9 @@
-//! Builds the prompt of a turn: the user's prompt, after text of the loop. The text of the loop is the hand-off for a new session, the
-//! unmet conditions of completion, and messages of the operator.
+//! Builds the prompt of a turn: the text of the loop (`text_before_prompt` of the core has its parts), then the user's prompt.
 
 use std::io::BufRead;
 
 use tachikoma_agents::{AgentEvent, Claim, Decoder, claim, line};
-use tachikoma_core::{
-    LastSeen, SessionNo, WorkTree, checkpoint, completion_feedback, handoff_due, prompt_preamble,
-};
+use tachikoma_core::{LastSeen, SessionNo, WorkTree, checkpoint, handoff_due, text_before_prompt};
 
 use crate::prompt;
 use crate::runner::context::Context;
@@ -53,12 +50,10 @@ impl Prompts {
         queue: &mut InputQueue,
     ) -> Result<String, String> {
         let text = user_text(context)?;
-        let rejected = self.rejected_claim.take().map(|doubt| {
-            format!("# What you said about completion\n\nYour last answer names the completion promise, and is not taken for a claim: {doubt}. If the whole work is complete, say so on a line of its own.\n\n---\n\n")
-        });
-        let before = rejected.unwrap_or_default() + &prompt_preamble(context.state);
-        let before = before + &completion_feedback(context.state);
-        let prompt = before + &self.handoff(context, queue).await + &text;
+        let handoff = self.handoff(context, queue).await;
+        let rejected = self.rejected_claim.take();
+        let before = text_before_prompt(context.state, rejected.as_deref(), &handoff);
+        let prompt = before + &text;
         self.last.clone_from(&prompt);
         Ok(prompt)
     }

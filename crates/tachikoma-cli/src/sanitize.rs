@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Returns `text` as one line, without characters that a terminal would interpret.
-pub fn sanitise(text: &str) -> Cow<'_, str> {
+pub fn sanitize(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_harmless) {
         return Cow::Borrowed(text);
     }
@@ -44,7 +44,7 @@ mod tests {
             ("\u{202e}gnp.exe", "gnp.exe"),
             ("\u{200f}a\u{61c}b\u{200e}c", "abc"),
         ] {
-            let clean = sanitise(text);
+            let clean = sanitize(text);
             assert!(
                 !clean.chars().any(|c| c.is_control() && c != '\t'),
                 "{text:?} -> {clean:?}"

@@ -19,28 +19,28 @@ pub enum Level {
 
 /// Returns the lines of the log for an event.
 #[must_use]
-pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
+pub fn messages(event: &ServerEvent) -> Vec<(Level, String)> {
     match event {
         ServerEvent::JournalOpened { .. } => Vec::new(),
         ServerEvent::Supervising { pid } => {
-            one(Level::Debug, format!("supervised by process {pid}"))
+            single_line(Level::Debug, format!("supervised by process {pid}"))
         }
-        ServerEvent::Started { generation, .. } => one(
+        ServerEvent::Started { generation, .. } => single_line(
             Level::Info,
             format!("starting OpenCode (start {generation})"),
         ),
         ServerEvent::Spawned { pid, .. } => {
-            one(Level::Debug, format!("OpenCode runs as process {pid}"))
+            single_line(Level::Debug, format!("OpenCode runs as process {pid}"))
         }
         ServerEvent::Ready { url, version, .. } => {
             let version = version.as_deref().unwrap_or("of unknown version");
-            one(Level::Info, format!("OpenCode {version} is ready at {url}"))
+            single_line(Level::Info, format!("OpenCode {version} is ready at {url}"))
         }
         ServerEvent::TooLarge {
             rss_bytes,
             max_rss_bytes,
             ..
-        } => one(
+        } => single_line(
             Level::Warning,
             format!(
                 "OpenCode has grown to {rss_bytes} bytes, more than `opencode.max_rss_bytes` ({max_rss_bytes}): it is \
@@ -55,16 +55,18 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
             let end = ServerEnd::Ended {
                 purpose: purpose.clone(),
             };
-            one(level, format!("ending OpenCode: {end}"))
+            single_line(level, format!("ending OpenCode: {end}"))
         }
-        ServerEvent::Hurried { rung, .. } => one(Level::Debug, format!("ending OpenCode: {rung}")),
+        ServerEvent::Hurried { rung, .. } => {
+            single_line(Level::Debug, format!("ending OpenCode: {rung}"))
+        }
         ServerEvent::Stopped {
             end,
             uptime_ms,
             leftovers,
             ..
         } => stopped(end, *uptime_ms, leftovers.len()),
-        ServerEvent::CrashLoop { .. } => one(
+        ServerEvent::CrashLoop { .. } => single_line(
             Level::Warning,
             "OpenCode crash loop detected, backing off".to_owned(),
         ),
@@ -74,11 +76,11 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
             end,
             ..
         } => restarting(*attempt, *delay_ms, end),
-        ServerEvent::Rescheduled { .. } => one(
+        ServerEvent::Rescheduled { .. } => single_line(
             Level::Info,
             "OpenCode is restarted sooner: the settings were read again".to_owned(),
         ),
-        ServerEvent::Stayed { reason } => one(
+        ServerEvent::Stayed { reason } => single_line(
             match reason {
                 StayReason::ByUser | StayReason::Stopped | StayReason::NormalExit => Level::Info,
                 StayReason::NoRestarts | StayReason::Unknown => Level::Warning,
@@ -91,7 +93,7 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
                 | StayReason::Unknown => format!("OpenCode is not restarted: {reason}"),
             },
         ),
-        ServerEvent::GaveUp { attempts, why } => one(
+        ServerEvent::GaveUp { attempts, why } => single_line(
             Level::Error,
             format!(
                 "gave up on OpenCode after {attempts} {}: {why}; `tachikoma opencode logs` shows its output, \
@@ -103,26 +105,26 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
                 }
             ),
         ),
-        ServerEvent::Cleared => one(
+        ServerEvent::Cleared => single_line(
             Level::Debug,
             "earlier failures of OpenCode no longer count".to_owned(),
         ),
-        ServerEvent::Suspended { duration_ms } => one(
+        ServerEvent::Suspended { duration_ms } => single_line(
             Level::Debug,
             format!("the machine was suspended for {}", span(*duration_ms)),
         ),
         ServerEvent::AccessRefused { request, pid } => {
             let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
-            one(
+            single_line(
                 Level::Warning,
                 format!("`opencode {request}` is refused: the caller is not the operator{pid}"),
             )
         }
-        ServerEvent::Closed => one(Level::Info, "OpenCode is stopped".to_owned()),
+        ServerEvent::Closed => single_line(Level::Info, "OpenCode is stopped".to_owned()),
     }
 }
 
-fn one(level: Level, text: String) -> Vec<(Level, String)> {
+fn single_line(level: Level, text: String) -> Vec<(Level, String)> {
     vec![(level, text)]
 }
 
@@ -140,7 +142,7 @@ fn stopped(end: &ServerEnd, uptime_ms: u64, leftovers: usize) -> Vec<(Level, Str
         1 => "; a process that it left running was ended".to_owned(),
         many => format!("; {many} processes that it left running were ended"),
     };
-    one(level, format!("OpenCode has ended: {end}{uptime}{left}"))
+    single_line(level, format!("OpenCode has ended: {end}{uptime}{left}"))
 }
 
 fn restarting(attempt: u32, delay_ms: u64, end: &ServerEnd) -> Vec<(Level, String)> {
@@ -152,7 +154,7 @@ fn restarting(attempt: u32, delay_ms: u64, end: &ServerEnd) -> Vec<(Level, Strin
         0 => String::new(),
         number => format!(" (attempt {number})"),
     };
-    let mut lines = one(Level::Info, format!("restarting OpenCode {when}{attempt}"));
+    let mut lines = single_line(Level::Info, format!("restarting OpenCode {when}{attempt}"));
     if *end == ServerEnd::Unexpected {
         let why = "Restarting OpenCode after unexpected exit".to_owned();
         lines.insert(0, (Level::Info, why));
