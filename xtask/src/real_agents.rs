@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_names_are_rejected() {
+    fn unknown_names_of_checks_are_rejected() {
         assert_eq!(known(&["tools", "resume"]), Ok(()));
         let refused = known(&["tools", "tool"]).expect_err("nothing is called so");
         assert!(

@@ -179,7 +179,7 @@ impl<'a> SoakArgs<'a> {
                 other => {
                     let known: Vec<_> = SOAKS.iter().map(|row| row.name).collect();
                     let known = known.join(", ");
-                    return Err(format!("no soak is called {other}; there are {known}"));
+                    return Err(format!("unknown soak {other}; known: {known}"));
                 }
             }
         }
@@ -219,13 +219,13 @@ mod tests {
         }
         let refused = SoakArgs::parse(&["kill"]).expect_err("nothing is called so");
         assert!(
-            refused.starts_with("no soak is called kill; there are kill-cgroup, kill-guard, "),
+            refused.starts_with("unknown soak kill; known: kill-cgroup, kill-guard, "),
             "{refused}"
         );
     }
 
     #[test]
-    fn rounds_depend_on_the_soak_and_the_sample_option() {
+    fn number_of_rounds_depends_on_the_name_of_the_soak_test_and_on_sample() {
         let wanted = |words: &[&str], name: &str| {
             let row = SOAKS.iter().find(|row| row.name == name);
             SoakArgs::parse(words)

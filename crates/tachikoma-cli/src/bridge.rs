@@ -1,4 +1,4 @@
-//! The bridge to an OpenCode server. The runner starts this program in the role of the bridge as an agent.
+//! The bridge to an OpenCode server. The runner starts `tachikoma opencode-bridge` as the agent of a loop.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;

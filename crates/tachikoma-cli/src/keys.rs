@@ -197,7 +197,7 @@ impl Keys {
     }
 }
 
-/// Sends the command of a key to the loop. Returns the question that it answered, or `Some(None)` for a pause; `None` if it was no answer.
+/// Sends the command of a key to the loop. Returns the question that it answered, or `Some(None)` for a pause; `None` otherwise.
 async fn perform(handle: &LoopHandle, command: KeyCommand) -> Option<Option<u32>> {
     let answered;
     let (answer, counted) = match command {

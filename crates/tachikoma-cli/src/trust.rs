@@ -229,8 +229,8 @@ impl Trust {
     fn add(&self, working_dir: &Path, agreements: &[Agreement]) -> Result<Added, Failure> {
         let kept = self.kept(working_dir)?;
         kept.add(agreements).map_err(|error| {
-            Failure::new(format!("what you trust cannot be recorded: {}", chain(&error))).hint(
-                "set XDG_STATE_HOME to a directory of your own that can be written; or TACHIKOMA_TRUST=1 switches the checks off",
+            Failure::new(format!("the trust decision cannot be saved: {}", chain(&error))).hint(
+                "set XDG_STATE_HOME to a writable directory that you own, or TACHIKOMA_TRUST=1 to turn the checks off",
             )
         })
     }

@@ -139,12 +139,12 @@ impl Layers {
                 layer.table(&Key::default(), table);
                 self.problems[before..].sort_by_key(|problem| problem.origin.line());
             }
-            Err(complaints) => self
+            Err(errors) => self
                 .problems
-                .extend(complaints.into_iter().map(|complaint| Problem {
-                    origin: file_origin(path, complaint.line),
+                .extend(errors.into_iter().map(|error| Problem {
+                    origin: file_origin(path, error.line),
                     key: None,
-                    what: complaint.what,
+                    what: error.what,
                     hint: None,
                 })),
         }

@@ -22,13 +22,13 @@ pub(super) struct NotToml {
 pub(super) fn parse(text: &str) -> Result<(Table, Lines), Vec<NotToml>> {
     let (spanned, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        let mut complaints: Vec<_> = errors
+        let mut syntax_errors: Vec<_> = errors
             .iter()
             .map(|error| syntax_error(error, text))
             .collect();
-        complaints.sort_by_key(|syntax_error| syntax_error.line);
-        complaints.dedup_by_key(|syntax_error| syntax_error.line);
-        return Err(complaints);
+        syntax_errors.sort_by_key(|syntax_error| syntax_error.line);
+        syntax_errors.dedup_by_key(|syntax_error| syntax_error.line);
+        return Err(syntax_errors);
     }
     let table = text
         .parse()

@@ -99,13 +99,13 @@ pub struct GateResult {
     /// End of the gate's output; `None` without output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Name of the file with the whole output, in the loop's directory; `None` without one.
+    /// Name of the file with the whole output, in the loop's directory; `None` if there is no such file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }
 
 impl GateResult {
-    /// Returns whether it passed.
+    /// Returns whether the gate passed.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.error.is_none()
@@ -262,7 +262,7 @@ pub struct Completion {
     pub objectives: Option<ObjectivesSeen>,
     /// Number of ticked objectives when they were first read; `None` before that.
     pub ticked_before: Option<u32>,
-    /// Largest number of objectives that was ever read.
+    /// Largest number of objectives that was ever read. A smaller number later means that objectives were removed.
     pub most_objectives: u32,
     /// Warnings about stop scripts when they last ran.
     #[serde(skip_serializing_if = "Vec::is_empty")]

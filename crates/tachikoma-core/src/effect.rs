@@ -85,7 +85,7 @@ pub enum Effect {
     },
     /// Run the hooks of a point one after the other, and answer with [`Input::HooksRan`](crate::Input::HooksRan).
     RunHooks {
-        /// The point whose hooks run.
+        /// The hook point at which the hooks run.
         point: HookPoint,
         /// Why the session is rebooted; `None` for hooks outside of a reboot.
         reason: Option<RebootReason>,
@@ -93,23 +93,23 @@ pub enum Effect {
     /// Survey the work tree, commit the changes of the loop, and answer with
     /// [`Input::AutocommitFinished`](crate::Input::AutocommitFinished).
     Autocommit {
-        /// The number that the answer must carry.
+        /// Number of this request. The answer must contain the same number.
         number: u64,
         /// Content of the commit message; `None` = only survey the work tree.
         commit: Option<CommitOrder>,
         /// Which changes belong to the loop.
         changes: LoopChanges,
     },
-    /// Cancel the autocommit. It still answers.
+    /// Cancel the autocommit. The runner must still answer the original request.
     CancelAutocommit,
     /// Read the objectives, ask the stop scripts, and answer with [`Input::ConditionsAnswered`](crate::Input::ConditionsAnswered).
     CheckConditions {
-        /// The number that the answer must carry.
+        /// Number of this request. The answer must contain the same number.
         number: u64,
     },
     /// Run gates, one after the other, and answer with [`Input::GatesRan`](crate::Input::GatesRan).
     RunGates {
-        /// The number that the answer must carry.
+        /// Number of this request. The answer must contain the same number.
         number: u64,
         /// Names of the gates to run.
         names: Vec<String>,

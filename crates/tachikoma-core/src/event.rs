@@ -184,7 +184,7 @@ pub enum LoopEvent {
     /// The agent resumed a conversation and reported its usage. Usage of attempts that were cut is counted now.
     #[serde(rename = "conversation_taken_up")]
     ConversationResumed(ConversationUse),
-    /// The agent reported how much of a subscription's window is used.
+    /// The agent reported how much of a usage window of the subscription is used.
     #[serde(rename = "quota_told")]
     QuotaReported(QuotaWindow),
     /// The agent's final text matches a pattern that ends the loop.

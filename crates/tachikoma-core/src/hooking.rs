@@ -51,7 +51,7 @@ pub enum HookKind {
 }
 
 impl HookPoint {
-    /// Every point.
+    /// All hook points.
     pub const ALL: [Self; 13] = [
         Self::LoopStart,
         Self::LoopEnd,
@@ -68,7 +68,7 @@ impl HookPoint {
         Self::LimitWait,
     ];
 
-    /// Returns who waits for the hooks of this point.
+    /// Returns whether the loop or a reboot waits for the hooks of this point.
     #[must_use]
     pub fn kind(self) -> HookKind {
         match self {
@@ -90,7 +90,7 @@ impl fmt::Display for HookPoint {
     }
 }
 
-/// How one hook went.
+/// Result of one hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookResult {
     /// Name of the hook.
@@ -117,7 +117,7 @@ pub struct HookResult {
 /// Hooks were started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HooksStart {
-    /// The point whose hooks run.
+    /// The hook point at which the hooks run.
     pub point: HookPoint,
     /// Deadline of the hooks.
     pub until: Timestamp,

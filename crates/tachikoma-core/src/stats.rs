@@ -30,7 +30,7 @@ pub struct LoopStats {
     /// Tokens that the model read or wrote in the agent's turns, including cached ones, as far as the agent reports them.
     #[serde(default)]
     pub tokens: u64,
-    /// Whether the agent works on a subscription. Then the cost is not billed: it is the price that the service would charge.
+    /// Whether the agent works on a subscription. Then the cost is not billed: it is the price without the subscription.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_subscription: bool,
     /// Failing gate or test runs in a row.

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn applying_the_difference_restores_the_whole_run() {
+    fn applying_the_recorded_difference_restores_all_results_of_a_test_run() {
         for seed in 1..=200 {
             let mut state = seed * 0x9e37_79b9;
             let (mut seen, mut model) = (TestsSeen::default(), Model::default());

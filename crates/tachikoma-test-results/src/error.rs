@@ -47,7 +47,7 @@ pub enum ResultsError {
         reason: String,
     },
     /// One of these errors, with the name of the file.
-    #[error("read test results from {}", path.display())]
+    #[error("cannot read test results from {}", path.display())]
     File {
         /// Path of the file.
         path: PathBuf,

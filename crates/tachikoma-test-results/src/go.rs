@@ -62,7 +62,7 @@ impl LineReader for GoReader {
             into.problem(
                 line,
                 format!(
-                    "it ends in the middle: {packages} packages and {tests} tests have not ended"
+                    "the output is incomplete: {packages} packages and {tests} tests have not ended"
                 ),
             );
         } else if !self.ended && into.is_empty() {

@@ -43,7 +43,7 @@ pub(super) fn read(
     let reason = error.to_string();
     let reason = reason.split(" at line ").next().unwrap_or_default();
     if error.is_eof() {
-        into.problem(line, "it ends in the middle");
+        into.problem(line, "the output is incomplete");
     } else if into.is_empty() {
         let reason = reason.to_owned();
         return Err(ResultsError::NotJest { line, reason });

@@ -64,14 +64,14 @@ pub(super) fn read(
                 let inside = report.open.last().map_or("", |element| &element.name);
                 into.problem(
                     place.line,
-                    format!("it ends in the middle, inside of <{inside}>"),
+                    format!("the output is incomplete: it ends inside of <{inside}>"),
                 );
                 return Ok(());
             }
             Ok(Event::Eof) => Some(Wrong::Xml("there is no element in it".into())),
-            Err(XmlError::Syntax(_)) => {
-                Some(Wrong::Xml("it ends in the middle of its first tag".into()))
-            }
+            Err(XmlError::Syntax(_)) => Some(Wrong::Xml(
+                "the output is incomplete: it ends in its first tag".into(),
+            )),
             Err(error) => Some(Wrong::Xml(error.to_string())),
             Ok(_) => None,
         };
@@ -314,7 +314,7 @@ impl Attributes {
             let wanted = match attribute.key.as_ref() {
                 "name" => &mut found.name,
                 "classname" => &mut found.class,
-                // googletest writes `result` if `status` does not tell whether the test was skipped.
+                // googletest writes both. A test that skips itself has the status `run` and the result `skipped`.
                 "status" | "result" => &mut found.status,
                 "tests" => {
                     found.announced.tests = number();

@@ -1,4 +1,4 @@
-//! Reads the output of test runners: bytes in, a report out. Starts no process and writes no file.
+//! Parses the output of test runners into a report. This crate starts no process and writes no file.
 //!
 //! [`read`] accepts any bytes and uses limited memory ([`TESTS_MAX`], [`NAME_BYTES_MAX`], [`LINE_BYTES_MAX`], [`DOCUMENT_BYTES_MAX`]).
 //! It reports what it could not read as [`Results::problems`]. Each format has its own file.

@@ -33,9 +33,9 @@ struct Run {
     line: u64,
     announced: u64,
     named: LibtestTotals,
-    /// Tests with a result that was not found, because other output is in between.
+    /// Tests without a result on the line of their name, because other output follows the name.
     waiting: Waiting,
-    /// Whether the last of these tests is still running.
+    /// Whether the last test in `waiting` may still be running.
     last_waits: bool,
     section: LibtestSection,
     /// The names in the last list after `failures:`.
@@ -230,7 +230,7 @@ fn shown(binary: &str) -> &str {
 }
 
 enum Binary<'a> {
-    /// The package, with the kind of binary.
+    /// The binary is named after its package. The value is a suffix for that name: ` (doc)`, ` (main)` or empty.
     Package(&'a str),
     Other(&'a str),
 }
@@ -303,7 +303,7 @@ fn verdict_of(text: &str) -> Option<Verdict> {
 }
 
 /// Returns a name without its suffix, and without the line number of a documentation example, which changes when the file is edited.
-/// Several examples of one item are merged to one test with the worst result.
+/// Several examples of one item are merged into one test with the worst result.
 fn without_annotations(name: &str) -> &str {
     let mut name = name;
     for remark in REMARKS {

@@ -26,7 +26,7 @@ pub struct ReportPattern {
 }
 
 impl ReportPattern {
-    /// Parses a pattern. The error is a text for the user.
+    /// Parses a pattern. If it is invalid, returns an error message for the user.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("it is empty".to_owned());

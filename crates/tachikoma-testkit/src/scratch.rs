@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_can_be_run() {
+    fn write_script_creates_an_executable_file() {
         let scratch = Scratch::new();
         let script = scratch.write_script("hello.sh", "#!/bin/sh\necho hello\n");
         let mode = fs::metadata(script)

@@ -83,7 +83,7 @@ impl Talk {
     /// If the process has ended.
     #[track_caller]
     pub fn signal(&mut self, signal: Signal) {
-        assert!(self.is_running(), "it has ended: {}", self.complaints());
+        assert!(self.is_running(), "it has ended: {}", self.stderr());
         // The process is not reaped yet, so its id is still valid.
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("process ids are positive"), signal)
@@ -94,7 +94,7 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// If it does not read.
+    /// If the standard input of the process is closed.
     #[track_caller]
     pub fn send_raw(&mut self, text: &str) {
         let stdin = self.stdin.as_mut().expect("its input is open");
@@ -105,7 +105,7 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// If it does not read.
+    /// If the standard input of the process is closed.
     #[track_caller]
     pub fn send(&mut self, line: &Value) {
         self.send_raw(&format!("{line}\n"));
@@ -115,7 +115,7 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// If it does not read.
+    /// If the standard input of the process is closed.
     #[track_caller]
     pub fn prompt(&mut self, text: &str) {
         let message = json!({"role": "user", "content": text});
@@ -126,7 +126,7 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// If it does not read.
+    /// If the standard input of the process is closed.
     #[track_caller]
     pub fn control(&mut self, subtype: &str) {
         let request = json!({"subtype": subtype});
@@ -160,7 +160,7 @@ impl Talk {
             came,
             "waited {deadline:?} in vain for {count} lines of type {kind}; it printed {} and complained: {}",
             kinds_of(&self.lines()),
-            self.complaints()
+            self.stderr()
         );
     }
 
@@ -180,14 +180,14 @@ impl Talk {
             ended,
             "still running after {deadline:?}; it printed {} and complained: {}",
             kinds_of(&lines),
-            self.complaints()
+            self.stderr()
         );
         let status = self.child.wait().expect("it has ended");
         Ended {
             code: status.code(),
             lines,
             raw,
-            errors: self.complaints(),
+            errors: self.stderr(),
         }
     }
 
@@ -195,7 +195,7 @@ impl Talk {
         fs::read(&self.output).expect("its output is there")
     }
 
-    fn complaints(&self) -> String {
+    fn stderr(&self) -> String {
         fs::read_to_string(&self.errors).expect("its errors are there")
     }
 }

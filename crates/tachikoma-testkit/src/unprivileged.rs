@@ -24,7 +24,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_file_without_permissions_cannot_be_read() {
+    fn unprivileged_command_cannot_read_a_file_without_permissions() {
         let scratch = Scratch::new();
         let secret = scratch.write("secret.txt", "hidden");
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o000))
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn own_files_stay_usable() {
+    fn unprivileged_command_can_read_and_write_its_own_files() {
         let scratch = Scratch::new();
         scratch.write("open.txt", "seen");
         scratch.hand_to_nobody();

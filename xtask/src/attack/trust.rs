@@ -20,7 +20,7 @@ on = 'loop_end'
 command = 'touch hacked'
 ";
 
-/// Fails the attack if the attacker's program has run.
+/// Reports the attack as not held if the attacker's program has run.
 fn must_not_have_run(dir: &Path) -> Result<(), Failure> {
     let ran = dir.join("hacked").exists();
     must_not(ran, "a program of the attacker ran as the victim")

@@ -13,7 +13,7 @@ const ITERATIONS: u32 = 200;
 /// Number of loops of each kind.
 const ROUNDS: usize = 9;
 
-/// Number of iterations of a loop in a small repository. Its start is part of the measurement.
+/// Number of iterations of a loop in a small repository. The start of the loop is part of the measurement.
 const GIT_ITERATIONS: u32 = 100;
 
 /// Number of measured first iterations of each kind.

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_returns_its_minimum_and_maximum() {
+    fn min_and_max_are_the_smallest_and_largest_measurement() {
         let sample = Sample(vec![3.0, 1.0, 2.0]);
         assert!((sample.min() - 1.0).abs() < 1e-9);
         assert!((sample.max() - 3.0).abs() < 1e-9);

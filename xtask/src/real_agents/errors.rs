@@ -157,7 +157,7 @@ fn ending_with(reason: &str) -> Turn {
     }
 }
 
-/// Status 429 without a reset time. Complaint 40: the loop sent requests during a usage limit.
+/// Status 429 without a reset time. Known fault of other loops: the loop sent requests during a usage limit.
 fn too_many(ground: &Ground) -> String {
     limited(ground, &busy(), 2)
 }

@@ -38,7 +38,7 @@ const KINDS: [Usage; 2] = [
     Usage::cached(18_000).growing_by(16_500),
 ];
 
-/// Returns a model that does this many steps.
+/// Returns a scripted model that lets the agent run this many steps and then claims completion.
 fn worker(steps: u64, kinds: [Usage; 2]) -> ScriptedModel {
     let mut sessions: Vec<Option<String>> = Vec::new();
     ScriptedModel::reacting(Scenario::default(), move |request| {

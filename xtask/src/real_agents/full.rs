@@ -30,7 +30,10 @@ pub fn advice(ground: &Ground) -> String {
     assert_eq!(asked.len(), 2, "one turn");
     let (words, results) = (&asked[1].last_user, asked[1].tool_results);
     assert!(words.contains("Your context is 72 % full"), "{words}");
-    assert_eq!(results, 1, "it came with the result of the tool");
+    assert_eq!(
+        results, 1,
+        "the operator's message came with the tool result"
+    );
     assert_eq!(of_type(&events, "reboot_requested").len(), 0);
     "in the result of the tool".into()
 }
@@ -56,7 +59,10 @@ pub fn told_words(ground: &Ground) -> String {
         words.contains("The operator says:\n\nmind the beans"),
         "{words}"
     );
-    assert_eq!(results, 1, "it came with the result of the tool");
+    assert_eq!(
+        results, 1,
+        "the operator's message came with the tool result"
+    );
     assert!(
         !asked[2].last_user.contains("beans"),
         "{}",
@@ -225,7 +231,7 @@ pub fn immediate(ground: &Ground) -> String {
     "the tool was cut".into()
 }
 
-/// The service rejects a conversation that is too long, and a new session takes over. Complaint 53: the loop could not continue.
+/// The service rejects a conversation that is too long, and a new session takes over. Known fault of other loops: the loop could not continue.
 pub fn too_long(ground: &Ground) -> String {
     let refused = "prompt is too long: 210000 tokens > 200000 maximum";
     let scenario = Scenario::of([

@@ -113,7 +113,7 @@ fn lifted(asked: &[Duration], seconds: u64) -> u64 {
     asked.first().map_or(0, Duration::as_secs) + seconds
 }
 
-// Complaints 37 and 40: a usage limit was taken for an answer, or requests were sent during it.
+// Known fault of other loops: a usage limit was taken for an answer, or requests were sent during it.
 fn waited_for(ground: &Ground) -> String {
     let limited = Limited::until(4);
     let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
@@ -133,7 +133,7 @@ fn lifted_late(ground: &Ground) -> String {
     "refused twice, answered the third time".into()
 }
 
-/// The wait continues after the runner was killed. Complaint 42: after a restart, the loop no longer waited.
+/// The wait continues after the runner was killed. Known fault of other loops: after a restart, the loop no longer waited.
 fn over_a_death(ground: &Ground) -> String {
     let limited = Limited::until(6);
     let mut looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);

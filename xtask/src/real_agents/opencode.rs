@@ -45,7 +45,7 @@ fn write(path: &str) -> Turn {
     Turn::tool("write", json!({"filePath": path, "content": "beans\n"}))
 }
 
-/// All iterations are one conversation, and its readings are those of the model.
+/// All iterations share one conversation, and the recorded context usage equals the model's token counts.
 fn conversation(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash("echo one > one").using(Usage::cached(9_000)),
@@ -70,7 +70,7 @@ fn conversation(ground: &Ground) -> String {
         "its version is tried: {}",
         event_names(&events)
     );
-    "1 conversation, its own window".into()
+    "2 iterations in 1 conversation, context window reported".into()
 }
 
 /// In safe mode, files of the work tree can be changed, everything else is denied, and the turn continues.

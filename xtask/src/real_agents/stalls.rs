@@ -57,7 +57,7 @@ fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
     format!("{timeout}; last seen: {last}")
 }
 
-/// The request is accepted and never answered. The agent would wait for six minutes and retry ten times. Complaint 3: the loop hung.
+/// The request is accepted and never answered. The agent would wait for six minutes and retry ten times. Known fault of other loops: the loop hung.
 fn never_answers(ground: &Ground) -> String {
     stalled(ground, Turn::fault(Fault::NoAnswer), "silence", "output, ")
 }
@@ -81,13 +81,13 @@ fn own_timeout(ground: &Ground) -> String {
     limited["reason"].to_string()
 }
 
-/// An answer starts and stops. The agent would wait for five minutes. Complaints 2 and 3: the loop hung.
+/// An answer starts and stops. The agent would wait for five minutes. Known fault of other loops: the loop hung.
 fn goes_silent(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Silence { after: 4 });
     stalled(ground, turn, "silence", "an answer, ")
 }
 
-/// An answer starts, and then only pings follow. The agent would wait forever. Complaint 3: the loop hung.
+/// An answer starts, and then only pings follow. The agent would wait forever. Known fault of other loops: the loop hung.
 fn pings_only(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Pings {
         after: 4,
@@ -97,7 +97,7 @@ fn pings_only(ground: &Ground) -> String {
     stalled(ground, turn, "silence", "an answer, ")
 }
 
-/// Ten words per second, for longer than the timeout, do not cause a timeout. Complaint 10: busy agents were killed.
+/// An answer of ten words per second does not cause a silence timeout, even if it takes longer than the timeout.
 fn slow_answer(ground: &Ground) -> String {
     let turn = Turn::text("word ".repeat(60)).in_pieces(5, 100);
     let (events, calls) = run(ground, turn, &[SILENCE]);
@@ -114,10 +114,10 @@ fn slow_answer(ground: &Ground) -> String {
         event_names(&events)
     );
     assert_eq!(calls, 2);
-    "6 s with a timeout of 1 s".into()
+    "an answer of 6 s, with a silence timeout of 1 s".into()
 }
 
-/// A tool call that prints nothing for longer than the timeout has its own timeout. Complaint 10: busy agents were killed.
+/// A tool call that prints nothing for longer than the timeout has its own timeout. Known fault of other loops: busy agents were killed.
 fn busy_tool(ground: &Ground) -> String {
     let turn = Turn::bash("timeout 20 sh -c 'for i in 1 2 3 4 5; do sleep 1; done'");
     let (events, calls) = run(ground, turn, &[SILENCE]);
@@ -137,7 +137,7 @@ fn busy_tool(ground: &Ground) -> String {
     "5 s with a timeout of 1 s".into()
 }
 
-/// A tool call that never ends causes a timeout. Complaint 11: the agent lost its conversation after a timeout.
+/// A tool call that never ends causes a timeout. Known fault of other loops: the agent lost its conversation after a timeout.
 fn stuck_tool(ground: &Ground) -> String {
     let turn = Turn::bash("for i in $(seq 600); do sleep 1; done");
     stalled(ground, turn, "tool", "tool Bash: ")

@@ -109,7 +109,7 @@ pub fn process_each_iteration(ground: &Ground) -> String {
     "1 conversation, 3 processes".into()
 }
 
-/// The work and the result of a sub-agent are complete when the turn ends. Complaint 20: the agent worked on in the background.
+/// The work and the result of a sub-agent are complete when the turn ends. Known fault of other loops: the agent worked on in the background.
 pub fn nothing_in_the_background(ground: &Ground) -> String {
     let task = json!({
         "description": "count", "prompt": "count all the beans", "subagent_type": "general-purpose",
@@ -131,7 +131,7 @@ pub fn nothing_in_the_background(ground: &Ground) -> String {
     "its file and its words are there".into()
 }
 
-/// Without permission, nothing is written outside of the work tree. Complaint 17: the agent changed other directories.
+/// Without permission, nothing is written outside of the work tree. Known fault of other loops: the agent changed other directories.
 pub fn outside_is_denied(ground: &Ground) -> String {
     let other = ground.scratch.home().join("elsewhere.txt");
     let write = json!({"file_path": other, "content": "not mine\n"});

@@ -33,7 +33,7 @@ pub fn age_tool(root: &Path, rounds: u32) -> Result<String, String> {
         let victim = Victim::new(&product)?.configured(SETTINGS)?;
         let code = victim.start_up_to(round)?.wait(PATIENCE)?;
         if code != Some(3) {
-            return Err(format!("exit code {code:?}: {}", victim.complaints()));
+            return Err(format!("exit code {code:?}: {}", victim.stderr()));
         }
         let dir = victim.ground().path();
         let opened = open(dir, &dir.join(format!("{SNAPSHOT}.age")))?;

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_record_is_named() {
+    fn last_iteration_reports_a_missing_record() {
         let gap = records(&[(1, 1), (2, 1)]).replace("\"seq\":3", "\"seq\":4");
         assert_eq!(
             last_iteration(&gap),

@@ -66,12 +66,12 @@ struct Tally {
 }
 
 impl Tally {
-    fn enter(&mut self, code: Option<i32>, complaints: &str) -> Result<(), String> {
+    fn enter(&mut self, code: Option<i32>, stderr: &str) -> Result<(), String> {
         match code {
             None => self.killed += 1,
             Some(LIMIT_REACHED) => self.went_on += 1,
-            Some(1) if complaints.contains("error: ") => self.gave_up += 1,
-            Some(code) => return Err(format!("exit code {code}: {complaints}")),
+            Some(1) if stderr.contains("error: ") => self.gave_up += 1,
+            Some(code) => return Err(format!("exit code {code}: {stderr}")),
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ fn storage_calls(product: &Path, start: Start) -> Result<Vec<Call>, String> {
     if code != Some(LIMIT_REACHED) {
         return Err(format!(
             "this machine cannot show it: under strace the loop ended with {code:?}: {}",
-            victim.complaints()
+            victim.stderr()
         ));
     }
     Ok(calls_in(&trace_of(&victim)?))
@@ -175,7 +175,7 @@ fn inject(
             // The fault may hit a wake-up call of the async runtime, without which the process cannot continue.
             continue;
         }
-        tally.enter(code?, &victim.complaints())?;
+        tally.enter(code?, &victim.stderr())?;
         victim.expect_nobody()?;
         victim.audit()?;
         return victim.go_on().map(|_| ());

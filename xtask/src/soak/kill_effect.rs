@@ -193,7 +193,7 @@ fn undisturbed(product: &Path) -> Result<Vec<(Call, Kind)>, String> {
     if code != Some(STOPPED) {
         return Err(format!(
             "this machine cannot show it: under strace the loop ended with {code:?}: {}",
-            victim.complaints()
+            victim.stderr()
         ));
     }
     victim.expect_nobody()?;

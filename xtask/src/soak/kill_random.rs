@@ -44,8 +44,8 @@ fn kill_after(victim: &Victim, life: Duration) -> Result<(), String> {
     let mut runner = victim.start()?;
     thread::sleep(life);
     if runner.has_ended() {
-        let complaints = victim.complaints();
-        return Err(format!("the runner ended by itself: {complaints}"));
+        let stderr = victim.stderr();
+        return Err(format!("the runner ended by itself: {stderr}"));
     }
     runner.kill()?;
     victim.expect_nobody()?;

@@ -61,7 +61,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
         if code != Some(0) {
             return Err(format!(
                 "{there:?}: nothing was restored: {code:?}: {}",
-                victim.complaints()
+                victim.stderr()
             ));
         }
         let calls = calls_in(&trace_of(&victim)?);
@@ -146,7 +146,7 @@ fn current(dir: &Path) -> Result<(LoopId, u32), String> {
 fn finish(victim: &Victim, live: Live) -> Result<(), String> {
     match live.wait(PATIENCE)? {
         Some(3) => Ok(()),
-        code => Err(format!("exit code {code:?}: {}", victim.complaints())),
+        code => Err(format!("exit code {code:?}: {}", victim.stderr())),
     }
 }
 
@@ -166,11 +166,11 @@ fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Opti
     if !is_on_memory(&trace_of(&victim)?, call) {
         return Ok(None);
     }
-    let complaints = victim.complaints();
+    let stderr = victim.stderr();
     match code {
         None | Some(0) => {}
-        Some(1) if complaints.contains("error: ") => {}
-        Some(code) => return Err(format!("exit code {code}: {complaints}")),
+        Some(1) if stderr.contains("error: ") => {}
+        Some(code) => return Err(format!("exit code {code}: {stderr}")),
     }
     let dir = victim.ground().path();
     let (loop_id, iteration) = current(dir)?;

@@ -47,7 +47,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
             .kill_after(generation, dice.moment(LIFE))
             .map_err(failed)?;
         if runner.has_ended() {
-            return Err(failed(format!("the loop ended: {}", soak.complaints())));
+            return Err(failed(format!("the loop ended: {}", soak.stderr())));
         }
     }
     // One more turn runs, so that the turn of the last kill is resumed.
@@ -89,7 +89,7 @@ impl Soak {
             "--max-iterations",
             "0",
         ];
-        let complaints = fs::File::create(self.ground.path().join("complaints")).map_err(text)?;
+        let stderr = fs::File::create(self.ground.path().join("stderr")).map_err(text)?;
         let mut command = self.ground.tachikoma(&words);
         command
             .env("TACHIKOMA_OPENCODE__SERVE_COMMAND", &self.fake)
@@ -100,12 +100,12 @@ impl Soak {
                 self.ground.path().join("script.json"),
             )
             .env("FAKE_OPENCODE_STATE", self.ground.path().join("fake"))
-            .stderr(Stdio::from(complaints));
+            .stderr(Stdio::from(stderr));
         Live::start(&mut command)
     }
 
-    fn complaints(&self) -> String {
-        fs::read_to_string(self.ground.path().join("complaints")).unwrap_or_default()
+    fn stderr(&self) -> String {
+        fs::read_to_string(self.ground.path().join("stderr")).unwrap_or_default()
     }
 
     fn server(&self) -> Option<(u64, Pid)> {
@@ -122,7 +122,7 @@ impl Soak {
             next = self.server().filter(|(generation, _)| *generation > last);
             next.is_some()
         })
-        .map_err(|error| format!("{error}; {}", self.complaints()))?;
+        .map_err(|error| format!("{error}; {}", self.stderr()))?;
         thread::sleep(life);
         let (generation, pid) = next.ok_or("no server")?;
         // Only this test ends servers, so the process is still the same one.

@@ -73,8 +73,8 @@ fn cut(
     let mut runner = victim.start()?;
     thread::sleep(dice.moment(POWER));
     if runner.has_ended() {
-        let complaints = victim.complaints();
-        return Err(format!("the runner ended by itself: {complaints}"));
+        let stderr = victim.stderr();
+        return Err(format!("the runner ended by itself: {stderr}"));
     }
     mounted.disk().fault = Some(Fault::Off);
     runner.kill()?;

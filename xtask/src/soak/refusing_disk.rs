@@ -86,9 +86,9 @@ fn turn(product: &Path, healthy: Duration, fault: Fault, words: &str) -> Result<
     let reaction = match gives_up {
         Ok(()) => {
             let code = runner.wait(PATIENCE)?;
-            let complaints = victim.complaints();
-            if code != Some(GAVE_UP) || !complaints.contains(words) {
-                return Err(format!("exit code {code:?}: {complaints}"));
+            let stderr = victim.stderr();
+            if code != Some(GAVE_UP) || !stderr.contains(words) {
+                return Err(format!("exit code {code:?}: {stderr}"));
             }
             victim.expect_nobody()?;
             victim.audit()?;
@@ -124,14 +124,14 @@ fn refused(product: &Path) -> Result<(), String> {
         .args(words)
         .env("DIR", victim.ground().path());
     let code = Live::start(victim.recorded(&mut command)?)?.wait(PATIENCE)?;
-    let complaints = victim.complaints();
-    if code == Some(NOT_MOUNTED) || code.is_none() || complaints.starts_with("unshare") {
+    let stderr = victim.stderr();
+    if code == Some(NOT_MOUNTED) || code.is_none() || stderr.starts_with("unshare") {
         return Err(format!(
-            "this machine cannot show it: no read-only mount: {complaints}"
+            "this machine cannot show it: no read-only mount: {stderr}"
         ));
     }
-    if code != Some(GAVE_UP) || !complaints.contains(READ_ONLY) {
-        return Err(format!("exit code {code:?}: {complaints}"));
+    if code != Some(GAVE_UP) || !stderr.contains(READ_ONLY) {
+        return Err(format!("exit code {code:?}: {stderr}"));
     }
     let after = victim.audit()?.ok_or("the loop is gone")?;
     if after.state != before.state {

@@ -62,11 +62,11 @@ fn pair(product: &Path) -> Result<u32, String> {
         return Err("both have ended".into());
     }
     let code = loser.wait(PATIENCE)?;
-    let complaints = fs::read_to_string(complaints(&victim, refused)).map_err(text)?;
+    let stderr = fs::read_to_string(stderr(&victim, refused)).map_err(text)?;
     let named = format!("pid {}", winner.pid());
-    if code != Some(REFUSED) || !complaints.contains(&named) {
+    if code != Some(REFUSED) || !stderr.contains(&named) {
         return Err(format!(
-            "the other should name {named}: exit code {code:?}, {complaints}"
+            "the other should name {named}: exit code {code:?}, {stderr}"
         ));
     }
     victim.ground().stop(winner)?;
@@ -85,10 +85,10 @@ fn start(victim: &Victim, number: usize) -> Result<Live, String> {
     let words = victim.words(0);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut command = victim.ground().tachikoma(&words);
-    let complaints = File::create(complaints(victim, number)).map_err(text)?;
-    Live::start(command.stderr(complaints))
+    let stderr = File::create(stderr(victim, number)).map_err(text)?;
+    Live::start(command.stderr(stderr))
 }
 
-fn complaints(victim: &Victim, number: usize) -> PathBuf {
-    PathBuf::from(format!("{}/complaints-{number}", victim.outside()))
+fn stderr(victim: &Victim, number: usize) -> PathBuf {
+    PathBuf::from(format!("{}/stderr-{number}", victim.outside()))
 }

@@ -92,12 +92,10 @@ impl Victim {
         run.into_iter().chain(agent).map(str::to_owned).collect()
     }
 
-    /// Makes a command write to the files that [`Self::printed`] and [`Self::complaints`] read.
+    /// Makes a command write to the files that [`Self::printed`] and [`Self::stderr`] read.
     pub fn recorded<'a>(&self, command: &'a mut Command) -> Result<&'a mut Command, String> {
         let create = |name: &str| File::create(self.outside.path().join(name)).map_err(text);
-        Ok(command
-            .stdout(create("printed")?)
-            .stderr(create("complaints")?))
+        Ok(command.stdout(create("printed")?).stderr(create("stderr")?))
     }
 
     /// Starts a runner without an iteration limit.
@@ -127,8 +125,8 @@ impl Victim {
         self.read("printed")
     }
 
-    pub fn complaints(&self) -> String {
-        self.read("complaints")
+    pub fn stderr(&self) -> String {
+        self.read("stderr")
     }
 
     /// Returns the times of the first and the last printed record.
@@ -201,9 +199,9 @@ impl Victim {
         let limit = before + 2;
         let code = self.start_up_to(limit)?.wait(PATIENCE)?;
         if code != Some(LIMIT_REACHED) {
-            let complaints = self.complaints();
+            let stderr = self.stderr();
             return Err(format!(
-                "the loop does not go on: exit code {code:?}, {complaints}"
+                "the loop does not go on: exit code {code:?}, {stderr}"
             ));
         }
         self.expect_nobody()?;

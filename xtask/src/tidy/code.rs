@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_are_blanked() {
+    fn code_only_replaces_literals_by_spaces() {
         check(r#"f("a\"b") + 1"#, "f(      ) + 1");
         check(r##"f(r#"a"b"#, 'x', '\'')"##, "f(        ,    ,     )");
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn unit_tests_can_be_left_out() {
+    fn before_unit_tests_cuts_off_the_test_module() {
         assert_eq!(before_unit_tests("a\n#[cfg(test)]\nmod tests {\nb"), "a\n");
     }
 }

@@ -82,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn printed_messages_are_accepted() {
+    fn quoted_messages_that_the_program_prints_are_accepted() {
         let page = "**`the door of ... cannot be opened; ...`** (exit 1). Or **`cannot be\nopened`**, \
                     and **bold text** with `a quote that is no message`.";
         assert_eq!(check(page), "");
     }
 
     #[test]
-    fn messages_that_are_not_printed_are_found() {
+    fn quoted_messages_that_the_program_never_prints_are_reported() {
         let page = "Text.\n**`the door of ... is closed today`**\n**`the owner is away`** \
                     **`only a test says so`** **`an integration test says so`**";
         assert_eq!(
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_too_short_are_found() {
+    fn quoted_messages_that_are_too_short_to_search_for_are_reported() {
         assert_eq!(
             check("**`try ... door`**"),
             "docs/troubleshooting.md:1: `try ... door` is too short to be searched for"

@@ -8,8 +8,8 @@ const ATTACKS: &str = "xtask/src/attack.rs";
 /// Prefix of an attack in its list.
 const BEFORE_NAME: &str = "    Hole(\n        \"";
 
-/// Tests are quoted as `` `file.rs::test` ``, attacks as `` `attack name` ``. Reports quotes that do not exist and attacks that
-/// are not named.
+/// `SECURITY.md` cites tests as `` `file.rs::test` `` and attacks as `` `attack name` ``. Reports unknown citations, and attacks that
+/// are not cited.
 pub fn evidence_exists(tree: &Tree) -> Vec<Finding> {
     let (Some(page), Some(attacks)) = (tree.get(PAGE), tree.get(ATTACKS)) else {
         return vec![Finding::file(PAGE, format!("it or {ATTACKS} is missing"))];

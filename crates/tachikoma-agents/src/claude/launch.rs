@@ -224,7 +224,7 @@ mod tests {
         )
     }
 
-    // Complaint 20: the work of sub-agents has to be complete when the turn ends, so background tasks are switched off.
+    // The work of sub-agents has to be complete when the turn ends, so background tasks are switched off.
     #[test]
     fn launch_arguments_and_environment_follow_the_settings() {
         let turn = Turn {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn complaint_53_agent_refuses_prompts_only_if_compaction_is_off() {
+    fn agent_refuses_prompts_only_if_compaction_is_off() {
         assert_eq!(agent().traits().refuses_before, Some(23_000));
         let compacting = ClaudeAgent {
             context_is_managed: false,

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn complaint_37_usage_limits_of_every_version_are_recognized() {
+    fn usage_limits_of_every_version_are_recognized() {
         for text in [
             "Claude AI usage limit reached|1794715906",
             "Spending cap reached resets 4:11am",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn complaint_40_reset_time_without_a_date_is_the_next_one_unless_it_has_just_passed() {
+    fn reset_time_without_a_date_is_the_next_one_unless_it_has_just_passed() {
         for (text, expected) in [
             (
                 "Claude AI usage limit reached|1794715906",

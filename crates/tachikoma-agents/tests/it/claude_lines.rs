@@ -178,7 +178,7 @@ fn context_is_estimated_after_a_compaction_and_unknown_after_a_reset() {
 }
 
 #[test]
-fn complaint_37_usage_limits_are_distinguished_from_other_failures_in_every_version() {
+fn usage_limits_are_distinguished_from_other_failures_in_every_version() {
     let failed = |text: &str| format!(r#""is_error":true,"subtype":"success","result":"{text}""#);
     let mut decoder = Decoder::default();
     let result = ended(

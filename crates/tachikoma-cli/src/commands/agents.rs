@@ -135,7 +135,11 @@ fn text(report: &Report) -> String {
     }
     let mut lines = format!("{}, {} not understood", counts.lines, report.unknown_lines);
     if counts.cut_lines > 0 {
-        let _ = write!(lines, ", {} longer than the limit", counts.cut_lines);
+        let _ = write!(
+            lines,
+            ", {} cut because they were too long",
+            counts.cut_lines
+        );
     }
     line("lines", &lines);
     let words = report.text.as_deref().unwrap_or_default();

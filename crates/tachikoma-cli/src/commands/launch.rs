@@ -381,7 +381,7 @@ pub fn working_dir(workspace: &Workspace, configured: &Path) -> Result<PathBuf, 
 
 /// The last launch of the loop before this run.
 enum Before {
-    /// The loop continues with its last launch.
+    /// The loop is not complete. This run continues it with the arguments of its last launch.
     GoesOn(LoopId, Box<Launch>),
     /// The loop is complete, and a new one begins.
     Done(Box<Launch>),

@@ -295,7 +295,7 @@ fn table(replayed: &Replayed) -> Vec<String> {
     let stopped = if replayed.differences.is_empty() {
         ""
     } else {
-        "  (replayed: up to there)"
+        "  (replayed: up to the difference)"
     };
     let mut lines = vec![format!(
         "{:<12} {:>14} {:>14}{stopped}",

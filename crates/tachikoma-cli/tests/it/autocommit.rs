@@ -418,9 +418,9 @@ fn changes_of_a_killed_iteration_belong_to_the_loop() {
     );
 }
 
-/// Complaint 19: changes of the user were committed by the loop.
+/// Known fault of other loops: changes of the user were committed by the loop.
 #[test]
-fn complaint_19_changes_of_the_user_between_iterations_are_not_committed() {
+fn changes_of_the_user_between_iterations_are_not_committed() {
     let scratch = repository("");
     scratch.write("mine", "committed\n");
     scratch.write(".gitignore", "local.conf\n");

@@ -75,9 +75,9 @@ fn killed_or_over(scratch: &Scratch, live: &mut Live) -> bool {
     over
 }
 
-/// Complaint 19: at the end of a loop the user's stashes were gone and untracked files were committed.
+/// Known fault of other loops: at the end of a loop the user's stashes were gone and untracked files were committed.
 #[test]
-fn complaint_19_a_long_run_leaves_the_users_files_unchanged() {
+fn a_long_run_leaves_the_users_files_unchanged() {
     let scratch = in_use(
         "[reboot]\nmin_reboot_interval = '0s'\nmax_reboots_per_hour = 0\n[reboot.triggers]\nafter_iterations = 4\n",
     );
@@ -143,9 +143,9 @@ fn complaint_19_a_long_run_leaves_the_users_files_unchanged() {
     assert!(status["stats"]["reboots"].as_u64() >= Some(5), "{status}");
 }
 
-/// Complaint 18: the agent ran `git clean` and `git reset`, and uncommitted work was lost.
+/// Known fault of other loops: the agent ran `git clean` and `git reset`, and uncommitted work was lost.
 #[test]
-fn complaint_18_files_that_an_agent_deletes_can_be_restored() {
+fn files_that_an_agent_deletes_can_be_restored() {
     let scratch = in_use("");
     let wipe =
         "[ $TACHIKOMA_ITERATION = 1 ] || { git reset --quiet --hard; git clean -qfdx -e .ralph; }";

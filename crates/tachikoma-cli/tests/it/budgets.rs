@@ -122,7 +122,7 @@ fn costs_survive_a_killed_runner() {
 
 /// The loop reaches its token budget during the first turn.
 #[test]
-fn complaint_33_a_token_budget_ends_the_first_turn() {
+fn a_token_budget_ends_the_first_turn() {
     let scratch = with_scenario(&endless());
     let ran = run_with(&scratch, &[("MAX_TOKENS", "250000")]);
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
@@ -153,7 +153,7 @@ fn without_live_costs_the_budget_is_checked_between_iterations() {
 }
 
 #[test]
-fn complaint_34_35_a_subscription_has_a_quota_and_no_cost() {
+fn a_subscription_has_a_quota_and_no_cost() {
     let allowed = |used: &str| {
         Turn::text("did a part")
             .using(DEAR)
@@ -179,7 +179,7 @@ fn complaint_34_35_a_subscription_has_a_quota_and_no_cost() {
 
 /// The loop has no iteration limit, and its agent never claims completion.
 #[test]
-fn complaint_30_max_duration_ends_an_endless_loop() {
+fn max_duration_ends_an_endless_loop() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch)
         .env("TACHIKOMA_STOP_CONDITIONS__MAX_DURATION", "1s")
@@ -209,7 +209,7 @@ fn the_time_limit_ends_a_working_agent() {
 
 /// The flag also works with an equals sign, and no part of it gets into the prompt.
 #[test]
-fn complaint_31_a_limit_flag_with_an_equals_sign_works() {
+fn a_limit_flag_with_an_equals_sign_works() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--max-iterations=3"], "cat >> heard"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -218,7 +218,7 @@ fn complaint_31_a_limit_flag_with_an_equals_sign_works() {
 
 /// Without this check, nested loops could start agents without a limit.
 #[test]
-fn complaint_32_an_agent_cannot_start_a_loop_without_nested() {
+fn an_agent_cannot_start_a_loop_without_nested() {
     let scratch = Scratch::new();
     scratch.write("inner/prompt.md", "inner");
     let start = |flag: &str| {

@@ -107,7 +107,7 @@ fn expect_timeout(failed: &Value, timeout: &str) {
 }
 
 #[test]
-fn complaint_10_a_silent_agent_that_computes_runs_until_tool_timeout() {
+fn a_silent_agent_that_computes_runs_until_tool_timeout() {
     let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Compute)));
     expect_busy(&scratch, &failed, COMPUTES);
     expect_timeout(&failed, "silence");
@@ -119,7 +119,7 @@ fn complaint_10_a_silent_agent_that_computes_runs_until_tool_timeout() {
 }
 
 #[test]
-fn an_agent_that_computes_before_its_first_output_is_not_killed() {
+fn an_agent_that_computes_before_its_first_output_runs_until_tool_timeout() {
     let (scratch, failed) = one_iteration(Misbehavior {
         hang_at_start: true,
         while_silent: Some(WhileSilent::Compute),
@@ -129,9 +129,9 @@ fn an_agent_that_computes_before_its_first_output_is_not_killed() {
     expect_timeout(&failed, "first_output");
 }
 
-// Complaint 10: agents that were receiving a slow answer were killed.
+// Users of similar programs complained that agents were killed while they received a slow answer.
 #[test]
-fn an_agent_that_receives_a_slow_answer_is_not_killed() {
+fn an_agent_that_receives_a_slow_answer_runs_until_tool_timeout() {
     let server = Server::sending(126);
     let port = server.port;
     let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Receive { port })));

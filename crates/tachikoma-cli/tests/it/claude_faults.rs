@@ -32,7 +32,7 @@ fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
     (outcomes, events(scratch, "agent_launched").len())
 }
 
-// Complaint 4: an agent that printed nothing blocked the loop forever.
+// Known fault of other loops: an agent that printed nothing blocked the loop forever.
 #[test]
 fn a_silent_agent_times_out() {
     let wrong = Misbehavior {
@@ -63,7 +63,7 @@ fn a_silent_agent_times_out() {
     ");
 }
 
-// Complaint 2: an agent that became silent during an answer blocked the loop forever.
+// Known fault of other loops: an agent that became silent during an answer blocked the loop forever.
 #[test]
 fn an_agent_that_becomes_silent_times_out() {
     let wrong = Misbehavior {
@@ -202,7 +202,7 @@ fn an_agent_that_dies_during_a_turn_is_a_failure() {
     );
 }
 
-// Complaint 1: an agent that did not exit after its result blocked the loop forever.
+// Known fault of other loops: an agent that did not exit after its result blocked the loop forever.
 #[test]
 fn an_agent_that_stays_after_its_result_is_killed() {
     let wrong = Misbehavior {

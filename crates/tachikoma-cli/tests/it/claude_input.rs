@@ -144,7 +144,7 @@ fn an_untested_version_is_a_warning() {
     );
 }
 
-// Complaint 59: a loop could not continue if its conversation was missing.
+// Known fault of other loops: a loop could not continue if its conversation was missing.
 #[test]
 fn a_missing_conversation_is_replaced() {
     let scenario = Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")]);

@@ -38,7 +38,7 @@ fn millis(time: &Value) -> u64 {
     u64::try_from(time.as_millisecond()).expect("after 1970")
 }
 
-/// Complaint 40: the loop sent requests during a usage limit. Only one is sent before the reset, and one after it.
+/// Known fault of other loops: the loop sent requests during a usage limit. Only one is sent before the reset, and one after it.
 #[test]
 fn a_usage_limit_causes_one_request_before_and_one_after_the_reset() {
     let (scratch, replay, lifted) = limited(6);
@@ -66,7 +66,7 @@ fn a_usage_limit_causes_one_request_before_and_one_after_the_reset() {
     assert_eq!(status(&scratch)["stats"]["iterations"], 1);
 }
 
-// Complaint 42: after a restart, the loop no longer waited for the reset.
+// Known fault of other loops: after a restart, the loop no longer waited for the reset.
 #[test]
 fn the_wait_for_a_reset_survives_a_kill_and_can_be_skipped() {
     let (scratch, replay, _) = limited(3600);

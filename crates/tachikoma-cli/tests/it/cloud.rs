@@ -115,7 +115,7 @@ fn a_manual_backup_is_uploaded_and_a_full_server_is_reported() {
     let scratch = with_history(&server, "");
     let told = server.say(&scratch, &["state", "backup"], 0);
     assert!(
-        told.contains("note: a copy is in s3://bucket/a/b"),
+        told.contains("note: the backup was uploaded to s3://bucket/a/b"),
         "{told}"
     );
     assert_eq!(server.copies().len(), 1);

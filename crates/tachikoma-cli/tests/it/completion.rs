@@ -1,5 +1,4 @@
-//! Completion with the real binary: who may claim it, and what prevents it. Complaint numbers refer to complaints of users of
-//! similar programs.
+//! Completion with the real binary: who may claim it, and what prevents it.
 
 use std::fs;
 
@@ -81,7 +80,7 @@ fn the_operator_can_claim_completion_while_the_agent_works() {
 }
 
 #[test]
-fn complaint_21_exit_0_is_not_a_claim_and_a_claim_without_work_is_rejected() {
+fn exit_0_is_not_a_claim_and_a_claim_without_work_is_rejected() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], "exit 0"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -98,7 +97,7 @@ fn complaint_21_exit_0_is_not_a_claim_and_a_claim_without_work_is_rejected() {
 }
 
 #[test]
-fn complaint_22_a_question_of_the_agent_is_not_a_claim() {
+fn a_question_of_the_agent_is_not_a_claim() {
     let turns = [
         did(),
         says("Shall I go on with the parser? (y/n)", 2_000),
@@ -111,7 +110,7 @@ fn complaint_22_a_question_of_the_agent_is_not_a_claim() {
 }
 
 #[test]
-fn complaint_23_text_that_mentions_the_promise_is_not_a_claim() {
+fn text_that_mentions_the_promise_is_not_a_claim() {
     let words = "I am NOT outputting <promise>COMPLETE</promise> yet.";
     let turns = [
         did(),
@@ -130,7 +129,7 @@ fn complaint_23_text_that_mentions_the_promise_is_not_a_claim() {
 }
 
 #[test]
-fn complaint_24_a_claim_before_a_crash_does_not_end_the_next_run() {
+fn a_claim_before_a_crash_does_not_end_the_next_run() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     assert_eq!(tachikoma(&scratch).run(["done"]).code(), Some(0));
@@ -145,7 +144,7 @@ fn complaint_24_a_claim_before_a_crash_does_not_end_the_next_run() {
 }
 
 #[test]
-fn complaint_25_dates_are_not_checkboxes_and_an_open_checkbox_rejects_a_claim() {
+fn dates_are_not_checkboxes_and_an_open_checkbox_rejects_a_claim() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -165,7 +164,7 @@ fn complaint_25_dates_are_not_checkboxes_and_an_open_checkbox_rejects_a_claim() 
 }
 
 #[test]
-fn complaint_26_repeated_claims_do_not_end_a_loop_with_open_objectives() {
+fn repeated_claims_do_not_end_a_loop_with_open_objectives() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -178,7 +177,7 @@ fn complaint_26_repeated_claims_do_not_end_a_loop_with_open_objectives() {
 }
 
 #[test]
-fn complaint_27_a_stop_script_ends_a_loop_without_a_claim() {
+fn a_stop_script_ends_a_loop_without_a_claim() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -191,7 +190,7 @@ fn complaint_27_a_stop_script_ends_a_loop_without_a_claim() {
 }
 
 #[test]
-fn complaint_28_the_loop_continues_until_all_objectives_are_ticked_and_all_gates_pass() {
+fn the_loop_continues_until_all_objectives_are_ticked_and_all_gates_pass() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -212,7 +211,7 @@ fn complaint_28_the_loop_continues_until_all_objectives_are_ticked_and_all_gates
 }
 
 #[test]
-fn complaint_29_a_promise_in_the_last_bytes_of_the_output_is_recognized() {
+fn a_promise_in_the_last_bytes_of_the_output_is_recognized() {
     for _ in 0..5 {
         let scratch = Scratch::new();
         let script =

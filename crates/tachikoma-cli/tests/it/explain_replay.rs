@@ -107,7 +107,7 @@ fn replay_reproduces_killed_runners_and_changed_settings() {
     comes_out_the_same(&scratch);
 }
 
-/// Complaint 62: "what task, what step is it stuck at, what changed, why did it continue instead of stop".
+/// Known fault of other loops: "what task, what step is it stuck at, what changed, why did it continue instead of stop".
 #[test]
 fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     let scratch = filled_twice("");
@@ -216,7 +216,7 @@ fn replay_applies_another_redline() {
 
     The replay stops at record 18: from here on the recorded inputs no longer apply.
 
-                       recorded       replayed  (replayed: up to there)
+                       recorded       replayed  (replayed: up to the difference)
     iterations                4              1
     reboots                   2              0
     cost                $0.3001        $0.0392
@@ -239,7 +239,7 @@ fn replay_applies_another_redline() {
 
     The replay stops at record 18: from here on the recorded inputs no longer apply.
 
-                       recorded       replayed  (replayed: up to there)
+                       recorded       replayed  (replayed: up to the difference)
     iterations                4              1
     reboots                   2              0
     cost                $0.3001        $0.0392

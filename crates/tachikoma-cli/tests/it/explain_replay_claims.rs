@@ -32,7 +32,7 @@ fn ends(scratch: &Scratch, set: &str) -> (Option<String>, u64) {
     (outcome, iterations.expect("a number"))
 }
 
-/// Complaint 21: explain names the claim, the check, and why it failed.
+/// Known fault of other loops: explain names the claim, the check, and why it failed.
 #[test]
 fn a_false_claim_is_explained() {
     let scratch = claimed_early();
@@ -108,7 +108,7 @@ fn replay_applies_other_gates_to_a_claim() {
 
     The replay stops at record 2: from here on the recorded inputs no longer apply.
 
-                       recorded       replayed  (replayed: up to there)
+                       recorded       replayed  (replayed: up to the difference)
     iterations                3              0
     reboots                   0              0
     cost                $0.0000        $0.0000

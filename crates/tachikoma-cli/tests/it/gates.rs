@@ -46,7 +46,7 @@ fn results(scratch: &Scratch) -> Vec<Value> {
 }
 
 #[test]
-fn complaint_21_ten_false_claims_are_rejected_and_a_proven_one_is_accepted() {
+fn ten_false_claims_are_rejected_and_a_proven_one_is_accepted() {
     let scratch = Scratch::new();
     let config = format!(
         "[stop_conditions]\nmax_test_failure_streak = 0\n{}",

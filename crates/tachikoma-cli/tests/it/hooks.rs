@@ -1,4 +1,4 @@
-//! Hooks before and after a reboot: their input, the meaning of their exit code, and that no process of them is left.
+//! Hooks before and after a reboot: their input, the meaning of their exit code, and that they leave no process running.
 
 use std::path::PathBuf;
 
@@ -246,7 +246,7 @@ fn commands_work_during_a_hook_and_a_stop_terminates_it() {
 }
 
 #[test]
-fn a_killed_runner_leaves_nothing_of_a_hook_and_the_next_one_reboots() {
+fn a_killed_runner_leaves_no_hook_process_and_the_next_runner_repeats_the_reboot() {
     let scratch = Scratch::new();
     let seconds = seconds();
     let quiet = "</dev/null >/dev/null 2>&1 &";

@@ -104,7 +104,7 @@ fn helper_processes_do_not_have_the_name_of_the_program() {
     assert_eq!(stop(&tool, live), Some(5));
 }
 
-// Complaint 44: processes of the agent survived a killed runner.
+// Known fault of other loops: processes of the agent survived a killed runner.
 #[test]
 fn a_killed_runner_without_cgroup_leaves_no_process() {
     let seconds = seconds();
@@ -266,7 +266,7 @@ fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds:
     assert_eq!(events(tool).iter().filter(|record| cut(record)).count(), 1);
 }
 
-// Complaint 47: processes of an earlier run were still running when the next agent started.
+// Known fault of other loops: processes of an earlier run were still running when the next agent started.
 #[test]
 fn processes_that_survive_runner_guard_and_standby_end_before_the_next_agent() {
     let seconds = seconds();
@@ -281,7 +281,7 @@ fn processes_that_survive_runner_guard_and_standby_are_found_by_their_marker() {
     leftovers_end_before_a_new_agent(&scratch, &tool_of_nobody(&scratch), &seconds);
 }
 
-// Complaint 44: after a kill, the next runner was refused because of the old lock.
+// Known fault of other loops: after a kill, the next runner was refused because of the old lock.
 #[test]
 fn a_runner_that_waits_for_the_lock_starts_when_the_first_one_is_killed() {
     let seconds = seconds();

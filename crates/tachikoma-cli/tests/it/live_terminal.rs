@@ -155,7 +155,7 @@ fn the_first_ctrl_c_stops_the_loop_gracefully() {
     assert_eq!(status(&tool)["outcome"]["kind"], "signal");
 }
 
-// Complaint 45: Ctrl-C did not end the loop and its agent.
+// Known fault of other loops: Ctrl-C did not end the loop and its agent.
 #[test]
 fn the_second_ctrl_c_stops_the_agent_at_once_and_the_third_kills_it() {
     for (ignored, rungs) in [
@@ -284,7 +284,7 @@ fn a_loop_obeys_a_stop_that_was_sent_while_it_was_suspended() {
     await_nobody(&seconds);
 }
 
-// Complaint 45: the loop and its agent continued after the terminal was closed.
+// Known fault of other loops: the loop and its agent continued after the terminal was closed.
 #[test]
 fn closing_the_terminal_ends_a_loop_in_the_foreground() {
     let quiet = ["run", "--quiet", "--delay", "0s", "--", "sh", "agent.sh"];

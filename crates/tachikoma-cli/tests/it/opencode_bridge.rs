@@ -1,4 +1,4 @@
-//! The bridge as a process, with a fake server. A resumed conversation reports only its own turn.
+//! Runs `opencode-bridge` as a process, with a fake OpenCode server. A resumed conversation reports only its own turn.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,7 +17,7 @@ use crate::opencode_agent::{Books as _, Fake, HELD, fake};
 /// How long the test waits for late events of a turn.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A bridge process started by the test.
+/// A running `tachikoma opencode-bridge`, which the test started in place of a runner.
 struct Bridge {
     child: Child,
     input: Option<ChildStdin>,

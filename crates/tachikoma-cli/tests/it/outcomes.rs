@@ -42,9 +42,9 @@ fn a_promise_inside_a_sentence_is_not_a_claim() {
     assert_ne!(ended["claimed"], true, "{ended}");
 }
 
-/// Complaint 23: text about a claim was taken for a claim.
+/// Known fault of other loops: text about a claim was taken for a claim.
 #[test]
-fn complaint_23_a_quoted_completion_promise_is_not_a_claim() {
+fn a_quoted_completion_promise_is_not_a_claim() {
     for (script, why) in [
         ("cat", "it is quoted from the prompt"),
         (

@@ -17,7 +17,7 @@ fn scores(scratch: &Scratch) -> Vec<u64> {
 }
 
 #[test]
-fn complaint_30_a_loop_without_progress_ends_with_a_hint() {
+fn a_loop_without_progress_ends_with_a_hint() {
     let scratch = Scratch::new();
     let ran = as_configured(&scratch).run(run(&[], "echo thinking"));
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
@@ -68,7 +68,7 @@ fn without_a_repository_changed_files_are_progress() {
 }
 
 #[test]
-fn complaint_25_a_commit_by_the_agent_is_progress() {
+fn a_commit_by_the_agent_is_progress() {
     let scratch = repository("");
     let script = "[ $TACHIKOMA_ITERATION -gt 3 ] || { echo $TACHIKOMA_ITERATION > f; git add f; }
         git commit --quiet --allow-empty -m work";

@@ -94,7 +94,7 @@ fn a_pipe_instead_of_the_journal_does_not_block() {
     fs::write(&journal, kept).expect("the test owns this file");
 }
 
-/// Complaint 12: the agent deleted the state files. They are restored during the iteration, because the runner may be killed
+/// Known fault of other loops: the agent deleted the state files. They are restored during the iteration, because the runner may be killed
 /// before its end.
 #[test]
 fn a_kill_after_all_files_were_deleted_loses_nothing() {

@@ -250,7 +250,7 @@ fn an_export_contains_the_state_all_records_and_an_end_marker() {
 fn an_export_overwrites_a_file_only_with_force() {
     let scratch = with_history();
     let ran = good(&scratch, &["state", "export", "--output", "out.jsonl"]);
-    assert!(ran.stdout.contains("records are in out.jsonl"));
+    assert!(ran.stdout.contains("records to out.jsonl"));
     let text = scratch.read("out.jsonl");
     assert_eq!(text, good(&scratch, &["state", "export"]).stdout);
     scratch.write("out.jsonl", "mine");

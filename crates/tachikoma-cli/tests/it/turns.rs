@@ -34,7 +34,7 @@ fn the_prompt_is_read_again_at_each_iteration() {
     assert_eq!(scratch.read("got-2"), "second\n");
 }
 
-// Complaint 17: the agent did not run in the configured working directory.
+// Known fault of other loops: the agent did not run in the configured working directory.
 #[test]
 fn the_agent_runs_in_the_configured_working_directory() {
     let scratch = Scratch::new();
@@ -60,7 +60,7 @@ fn the_agent_runs_in_the_configured_working_directory() {
     );
 }
 
-// Complaint 19: files of the loop were committed or deleted by git commands of the agent.
+// Known fault of other loops: files of the loop were committed or deleted by git commands of the agent.
 #[test]
 fn git_ignores_the_state_of_the_loop() {
     let scratch = Scratch::with_git();
@@ -245,7 +245,7 @@ fn a_long_lived_agent_gets_no_iteration_variables() {
     );
 }
 
-// Complaint 8: the agent read the stdin of the loop.
+// Known fault of other loops: the agent read the stdin of the loop.
 #[test]
 fn the_agent_does_not_inherit_stdin() {
     let scratch = Scratch::new();

@@ -110,7 +110,7 @@ pub(super) fn check_given_up(state: &mut State, reason: &str) {
     if state.completion.owed != Owed::Nothing {
         state.completion.owed = Owed::Judgement;
     }
-    // The phase stays: the check may not have started, and the runner may have ended.
+    // The phase is not changed, because checks are also given up before they start, and by a new runner.
 }
 
 pub(super) fn claim_refused(state: &mut State, refusal: &Refusal) {

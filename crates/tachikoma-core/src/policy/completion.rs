@@ -112,7 +112,7 @@ pub fn next(policy: &Policy, state: &State) -> Next {
         return Next::Nothing;
     }
     if asks || !runs.is_empty() {
-        // A loop that has to stop does not wait for checks. The next run repeats them.
+        // A loop that has to stop does not start checks. They stay due, and the next run starts them.
         return match (state.stop.is_some(), asks) {
             (true, _) => Next::Nothing,
             (false, true) => Next::Check(CheckStage::Asking),

@@ -207,7 +207,7 @@ impl Stepper<'_> {
         self.give_up_check(&format!("{what} did not end in time"), check.then);
     }
 
-    /// Continues without the result of the check. The runner ends it.
+    /// Continues without the result of the check. The runner ends the check.
     pub(super) fn give_up_check(&mut self, reason: &str, then: Option<Wait>) {
         let reason = reason.to_owned();
         self.record(LoopEvent::CheckGivenUp { reason });

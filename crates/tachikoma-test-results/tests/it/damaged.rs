@@ -370,7 +370,7 @@ fn other_very_large_inputs_are_rejected_or_reported() {
     assert!(
         results.problems[0]
             .text
-            .ends_with("it ends in the middle, inside of <testsuite>"),
+            .ends_with("the output is incomplete: it ends inside of <testsuite>"),
         "{:?}",
         results.problems
     );
@@ -400,7 +400,7 @@ fn other_very_large_inputs_are_rejected_or_reported() {
     assert_eq!(
         texts.collect::<Vec<_>>(),
         [
-            "it ends in the middle, inside of <system-out>",
+            "the output is incomplete: it ends inside of <system-out>",
             "only the first 67108864 bytes were read",
         ]
     );

@@ -190,7 +190,7 @@ fn documents_without_test_results_are_rejected_with_the_reason() {
         chain(&error).replace(&*dir.path().to_string_lossy(), "DIR")
     };
     let junit = |name: &str, text: &str| refused(name, text.as_bytes(), Format::Junit);
-    let begin = "read test results from DIR/junit.xml: ";
+    let begin = "cannot read test results from DIR/junit.xml: ";
     for (text, expected) in [
         ("", "it is empty; did the tests run?"),
         (
@@ -215,7 +215,7 @@ fn documents_without_test_results_are_rejected_with_the_reason() {
         ),
         (
             "<testsuite name",
-            "it is not XML: line 1, column 1: it ends in the middle of its first tag",
+            "it is not XML: line 1, column 1: the output is incomplete: it ends in its first tag",
         ),
         (
             "<\0t\0",
@@ -230,11 +230,11 @@ fn documents_without_test_results_are_rejected_with_the_reason() {
     }
     assert_eq!(
         refused("jest.json", b"{\n\"a\": oh}", Format::Jest),
-        "read test results from DIR/jest.json: it is not JSON of Jest or Vitest: line 2: expected value"
+        "cannot read test results from DIR/jest.json: it is not JSON of Jest or Vitest: line 2: expected value"
     );
     assert_eq!(
         refused("jest.json", b"{}", Format::Jest),
-        "read test results from DIR/jest.json: it is not JSON of Jest or Vitest: line 1: missing field `testResults`"
+        "cannot read test results from DIR/jest.json: it is not JSON of Jest or Vitest: line 1: missing field `testResults`"
     );
     let error = results::read_file(&dir.path().join("none.xml"), None).unwrap_err();
     assert!(

@@ -1,5 +1,8 @@
 //! The S3 server as a program: prints the environment variables for its clients, and serves a directory until its stdin is closed.
-#![expect(clippy::print_stdout, reason = "its caller reads the output")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the caller reads variables from stdout"
+)]
 
 use std::io::Read as _;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "its caller reads the output"
+    reason = "the caller reads the address from stdout"
 )]
 
 use std::path::{Path, PathBuf};

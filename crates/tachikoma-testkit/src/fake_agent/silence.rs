@@ -6,7 +6,7 @@ use std::thread;
 
 use super::WhileSilent;
 
-/// Starts the activity in a thread that ends with the process.
+/// Starts a background activity of a silent fake agent. Its thread runs until the process ends.
 pub(super) fn begin(doing: WhileSilent) -> Result<(), String> {
     match doing {
         WhileSilent::Compute => {

@@ -129,7 +129,7 @@ impl Agent {
                 _ => {}
             }
         }
-        // Every response reports the limits of the subscription.
+        // The usage limits are printed after each response with rate-limit headers.
         if let Some(info) = events::rate_limit_info(turn) {
             self.print(json!({"type": "rate_limit_event", "rate_limit_info": info}))?;
         }

@@ -10,7 +10,8 @@ impl Args {
     /// Parses the arguments. Arguments before `serve` belong to a wrapper and are ignored.
     pub fn parse(words: &[String]) -> Result<Self, String> {
         let serve = words.iter().position(|word| word == "serve");
-        let mut words = words[serve.ok_or("it can only serve")? + 1..].iter();
+        let mut words =
+            words[serve.ok_or("only the subcommand `serve` is supported")? + 1..].iter();
         let mut args = Self {
             port: 4096,
             hostname: "127.0.0.1".to_owned(),

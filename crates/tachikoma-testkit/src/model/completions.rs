@@ -8,7 +8,7 @@ use crate::scenario::{Turn, Usage};
 /// Name of the events between which a slow model pauses.
 const DELTA: &str = "content_block_delta";
 
-/// Returns the token counts in the format of the API.
+/// Returns the token counts as the `usage` object of the chat completions API.
 fn usage(usage: &Usage) -> Value {
     let prompt = usage.input + usage.cache_read + usage.cache_creation;
     json!({

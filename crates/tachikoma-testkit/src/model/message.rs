@@ -42,7 +42,7 @@ pub(super) fn input(tool: &ToolCall) -> Value {
     }
 }
 
-/// Returns the token counts in the format of the API.
+/// Returns the token counts as the `usage` object of the Messages API.
 pub(crate) fn usage(usage: &Usage, output: u64) -> Value {
     json!({
         "input_tokens": usage.input,

@@ -217,7 +217,7 @@ pub struct Asked {
     pub prompts: usize,
     /// Number of tool results in the conversation.
     pub tool_results: u64,
-    /// End of the last text of the user.
+    /// Last characters of the last text of the user. The beginning of a long text is left out of the log.
     pub last_user: String,
     /// Kind of the answer: `message`, `status 429`, `no_answer`, ...
     pub answer: String,

@@ -76,13 +76,17 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
         );
         out::note(&sanitize(&what));
     }
-    let word = if sent.was_there { "was" } else { "is" };
+    let done = if sent.was_there {
+        "is already in"
+    } else {
+        "was uploaded to"
+    };
     let what = if has_work {
         ""
     } else {
-        ", without a work tree"
+        "; it does not contain the work tree"
     };
-    let note = format!("note: a copy {word} in {}{what}", cloud.url);
+    let note = format!("note: the backup {done} {}{what}", cloud.url);
     out::note(&sanitize(&note));
     Ok(())
 }

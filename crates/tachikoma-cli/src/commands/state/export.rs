@@ -34,7 +34,7 @@ pub fn export(
         None => to_stdout(&store_config, loop_id)?,
         Some(path) => {
             let records = to_file(&store_config, loop_id, path, force)?;
-            out::line(&format!("{records} records are in {}", path.display()));
+            out::line(&format!("wrote {records} records to {}", path.display()));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -40,7 +40,7 @@ pub fn verify(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     if wrong == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    let what = format!("{wrong} of {all} objects are damaged");
+    let what = format!("{wrong} of {all} state files are damaged");
     Err(Failure::new(what).hint(next_step(&store_config)))
 }
 

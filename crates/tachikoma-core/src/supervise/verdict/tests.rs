@@ -149,9 +149,9 @@ fn supervisor_gives_up_after_the_allowed_attempts_and_never_without_a_limit() {
     );
 }
 
-/// Asking for a verdict does not change any counter.
+/// The decision about an ended server has no side effects: the same input always gives the same decision.
 #[test]
-fn verdict_does_not_change_any_counter() {
+fn verdict_on_an_ended_server_is_the_same_for_repeated_calls() {
     let end = ServerEnd::of(Exit::Signal(9), None);
     let ask = || {
         verdict(

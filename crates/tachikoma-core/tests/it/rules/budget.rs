@@ -142,7 +142,7 @@ fn cost_survives_a_crash_and_a_new_run() {
 }
 
 #[test]
-fn complaint_33_tokens_are_counted_call_by_call_and_end_a_turn_under_way() {
+fn tokens_are_counted_after_each_model_call_and_max_tokens_interrupts_the_turn() {
     let mut play = Play::up(tokens(50_000));
     play.named("one")
         .hush()
@@ -160,7 +160,7 @@ fn complaint_33_tokens_are_counted_call_by_call_and_end_a_turn_under_way() {
 }
 
 #[test]
-fn complaint_30_an_endless_loop_ends_after_max_duration() {
+fn an_endless_loop_ends_after_max_duration() {
     let mut play = Play::up(seconds(3_600));
     play.hush();
     for _ in 0..40 {
@@ -228,7 +228,7 @@ fn a_wait_for_a_usage_limit_does_not_count_toward_max_duration() {
 }
 
 #[test]
-fn complaint_34_the_subscriptions_quota_is_a_budget_until_its_window_resets() {
+fn subscription_quota_is_a_budget_until_its_window_resets() {
     let mut play = Play::up(spending(Budgets {
         quota_percent: 80.0,
         ..Budgets::default()

@@ -62,7 +62,7 @@ fn claim_is_accepted_when_every_gate_passes() {
 }
 
 #[test]
-fn complaint_21_ten_false_claims_are_refused_and_a_true_one_is_accepted() {
+fn ten_false_claims_are_refused_and_a_true_one_is_accepted() {
     let mut play = Play::up(Policy {
         max_test_failure_streak: 0,
         iteration_delay: Duration::ZERO,
@@ -439,7 +439,7 @@ fn checks_interrupted_by_a_crash_of_the_runner_are_repeated() {
 }
 
 #[test]
-fn complaint_24_a_claim_of_an_earlier_run_is_checked_before_it_ends_the_next_run() {
+fn a_claim_of_an_earlier_run_is_checked_before_it_ends_the_next_run() {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().stop(Urgency::Now).hush().start().gates(FAIL);
     assert_eq!(play.state.outcome(), None);

@@ -72,7 +72,7 @@ fn loop_waits_until_the_usage_limit_resets_and_repeats_the_iteration() {
 }
 
 #[test]
-fn complaint_42_usage_limit_without_a_reset_time_is_retried_after_growing_waits() {
+fn usage_limit_without_a_reset_time_is_retried_after_growing_waits() {
     let mut play = Play::up(session());
     play.named("one").hush();
     let problem = limited(&play, None);

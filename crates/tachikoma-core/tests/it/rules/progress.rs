@@ -96,9 +96,9 @@ fn without_a_limit_no_progress_does_not_end_the_loop() {
     assert_eq!(play.state.progress.recent.len(), 20);
 }
 
-/// Complaint 26: other tools stop a loop when the agent gives the same answer again and again.
+/// Known fault of other loops: other tools stop a loop when the agent gives the same answer again and again.
 #[test]
-fn complaint_26_repeated_answers_with_changed_files_are_progress() {
+fn repeated_answers_with_changed_files_are_progress() {
     let mut play = up(looking());
     for _ in 0..20 {
         // The agent makes the same claim and changes the same file each time, and the gates refuse the claim.
@@ -108,9 +108,9 @@ fn complaint_26_repeated_answers_with_changed_files_are_progress() {
     assert_eq!(play.state.outcome(), None);
 }
 
-/// Complaint 25: other tools saw no progress if the agent had committed all its changes itself.
+/// Known fault of other loops: other tools saw no progress if the agent had committed all its changes itself.
 #[test]
-fn complaint_25_a_commit_made_by_the_agent_is_progress() {
+fn a_commit_made_by_the_agent_is_progress() {
     let mut play = up(looking());
     for _ in 0..10 {
         play.exited(0);
@@ -124,9 +124,9 @@ fn complaint_25_a_commit_made_by_the_agent_is_progress() {
     assert_eq!(play.state.progress.recent[0].score, 10);
 }
 
-/// Complaint 30: another tool ran 6239 iterations in a night.
+/// Known fault of other loops: another tool ran 6239 iterations in a night.
 #[test]
-fn complaint_30_a_loop_without_progress_ends_after_five_iterations() {
+fn a_loop_without_progress_ends_after_five_iterations() {
     let mut play = up(Policy {
         autocommit: Some(LOOKS),
         ..Policy::default()

@@ -218,7 +218,7 @@ fn reboot_within_min_reboot_interval_is_pending_and_its_hand_off_is_requested_at
     ");
 }
 
-/// Complaint 36: turns in a context that is almost full cost the most and achieve the least.
+/// Known fault of other loops: turns in a context that is almost full cost the most and achieve the least.
 #[test]
 fn a_context_at_the_hard_limit_hands_off_and_waits_for_its_reboot() {
     let mut play = up_to_the_opening(session());
@@ -365,7 +365,7 @@ fn stop_ends_the_loop_at_once_in_every_stage_of_a_reboot() {
 }
 
 #[test]
-fn crash_during_a_reboot_restarts_it_and_the_new_runner_needs_no_hand_off() {
+fn crash_during_a_reboot_restarts_it_without_a_second_hand_off_request() {
     let mut play = up_to_the_opening(session());
     play.hush().crash().opened();
     insta::assert_snapshot!(play.log(), @"

@@ -26,7 +26,7 @@ fn policy() -> Policy {
 }
 
 #[test]
-fn complaint_53_refused_prompt_leads_to_a_reboot_and_is_not_a_failure() {
+fn refused_prompt_leads_to_a_reboot_and_is_not_a_failure() {
     let mut play = Play::up(policy());
     play.named("one").measured(500).tool("a").tool_ended("a");
     play.hush().spent(Spent::Full).exited(0).opened();

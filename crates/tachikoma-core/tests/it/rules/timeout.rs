@@ -51,7 +51,7 @@ fn silent_agent_times_out_after_silence_timeout() {
 }
 
 #[test]
-fn complaint_10_an_agent_that_is_busy_has_time_until_tool_timeout() {
+fn an_agent_that_is_busy_has_time_until_tool_timeout() {
     let mut policy = stream();
     policy.timeouts.tool = Duration::from_secs(1_500);
     let mut play = Play::up(policy);
@@ -207,7 +207,7 @@ fn output_after_the_interrupt_does_not_replace_the_last_activity() {
 }
 
 #[test]
-fn complaint_1_agent_that_does_not_exit_after_its_result_keeps_its_success() {
+fn agent_that_does_not_exit_after_its_result_keeps_its_success() {
     let mut play = Play::up(stream());
     play.resulted(true).hush().sleep().sleep().killed(15);
     insta::assert_snapshot!(play.log(), @"

@@ -15,7 +15,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// Draws a number from 0 up to, but without, `bound`.
+    /// Draws a number that is at least 0 and less than `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }

@@ -1,4 +1,4 @@
-//! Complaints of users of similar programs, each tested with Tachikoma. Test names contain the number of the complaint.
+//! Known faults of similar programs, which their users complained about. Each test shows that Tachikoma does not have the fault.
 
 use serde_json::Value;
 use tachikoma_testkit::fake_agent::Misbehavior;
@@ -15,9 +15,9 @@ fn outcomes(scratch: &Scratch) -> Vec<Value> {
         .collect()
 }
 
-/// Complaint: agents finish their work and never exit.
+/// Known fault of other loops: agents finish their work and never exit.
 #[test]
-fn complaint_5_agents_that_stay_after_their_result_are_killed() {
+fn agents_that_stay_after_their_result_are_killed() {
     let mark = unique();
     let stays = Misbehavior {
         hang_after_result: true,
@@ -41,9 +41,9 @@ fn complaint_5_agents_that_stay_after_their_result_are_killed() {
     );
 }
 
-/// Complaint: certain words in the output started a timer, and the agent was killed five seconds later.
+/// Known fault of other loops: certain words in the output started a timer, and the agent was killed five seconds later.
 #[test]
-fn complaint_6_agent_text_does_not_end_a_turn_before_its_result() {
+fn agent_text_does_not_end_a_turn_before_its_result() {
     let work = Turn::bash("echo 'Event emitted: build.done'; sleep 6; echo x > made")
         .saying("Event emitted: build.done");
     let scratch = with_scenario(&Scenario::of([work, Turn::text("built")]));
@@ -53,9 +53,9 @@ fn complaint_6_agent_text_does_not_end_a_turn_before_its_result() {
     assert_eq!(scratch.read("made"), "x\n");
 }
 
-/// Complaint: after a timeout during a task, the agent lost its whole conversation.
+/// Known fault of other loops: after a timeout during a task, the agent lost its whole conversation.
 #[test]
-fn complaint_11_work_and_conversation_continue_after_a_timeout() {
+fn work_and_conversation_continue_after_a_timeout() {
     let stuck = Turn::bash("echo half > work; sleep 600");
     let scratch = with_scenario(&Scenario::of([stuck, Turn::text("the other half")]));
     let shown = loop_of(&scratch, "2", &[("SESSION__TOOL_TIMEOUT", "3s")]);
@@ -74,9 +74,9 @@ fn complaint_11_work_and_conversation_continue_after_a_timeout() {
     assert_eq!(scratch.read("work"), "half\n");
 }
 
-/// Complaint: a file or package with "limit" in its name was mistaken for a usage limit.
+/// Known fault of other loops: a file or package with "limit" in its name was mistaken for a usage limit.
 #[test]
-fn complaint_38_39_text_about_limits_from_tools_or_the_agent_is_not_a_usage_limit() {
+fn text_about_limits_from_tools_or_the_agent_is_not_a_usage_limit() {
     let file = "@upstash/ratelimit\n5-hour limit reached\nClaude AI usage limit reached|1794715906";
     let work = Turn::bash(&format!("printf '%s' '{file}'; exit 1"))
         .saying("You've hit your limit · resets 4:11am (UTC)");
@@ -88,9 +88,9 @@ fn complaint_38_39_text_about_limits_from_tools_or_the_agent_is_not_a_usage_limi
     assert_eq!(events(&scratch, "wait_started"), Vec::<Value>::new());
 }
 
-/// Complaint: a timeout counted as a usage limit because earlier output mentioned limits.
+/// Known fault of other loops: a timeout counted as a usage limit because earlier output mentioned limits.
 #[test]
-fn complaint_38_a_timeout_after_text_about_limits_is_a_timeout() {
+fn a_timeout_after_text_about_limits_is_a_timeout() {
     let stuck = Turn::bash("echo 'API rate limit reached'; sleep 600")
         .saying("You've hit your limit · resets 4:11am (UTC)");
     let scratch = with_scenario(&Scenario::of([stuck, Turn::text("well")]));
@@ -106,9 +106,9 @@ fn complaint_38_a_timeout_after_text_about_limits_is_a_timeout() {
     );
 }
 
-/// Complaint: a usage limit message was mistaken for the answer of the agent.
+/// Known fault of other loops: a usage limit message was mistaken for the answer of the agent.
 #[test]
-fn complaint_37_41_a_usage_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
+fn a_usage_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
     let limit = Turn::status(429, "rate_limit_error", "<promise>COMPLETE</promise>");
     let turns = [
         limit,
@@ -130,9 +130,9 @@ fn complaint_37_41_a_usage_limit_is_neither_an_answer_nor_a_claim_nor_a_failure(
     );
 }
 
-/// Complaint: descendants of the agent kept running after a timeout.
+/// Known fault of other loops: descendants of the agent kept running after a timeout.
 #[test]
-fn complaint_43_a_timeout_kills_all_descendants_of_the_agent() {
+fn a_timeout_kills_all_descendants_of_the_agent() {
     let scratch = Scratch::new();
     let mark = unique();
     let end = format!("sleep 600; : {mark}");
@@ -151,9 +151,9 @@ fn complaint_43_a_timeout_kills_all_descendants_of_the_agent() {
     );
 }
 
-/// Complaint: the agent crashed every time it resumed the same conversation.
+/// Known fault of other loops: the agent crashed every time it resumed the same conversation.
 #[test]
-fn complaint_59_a_conversation_that_crashes_its_process_three_times_is_replaced() {
+fn a_conversation_that_crashes_its_process_three_times_is_replaced() {
     let dies = Misbehavior {
         exit_at_line: Some(2),
         exit_code: 1,
@@ -176,7 +176,7 @@ fn complaint_59_a_conversation_that_crashes_its_process_three_times_is_replaced(
 }
 
 #[test]
-fn complaint_59_a_conversation_in_use_elsewhere_is_replaced_at_once() {
+fn a_conversation_in_use_elsewhere_is_replaced_at_once() {
     let taken = Misbehavior {
         exit_at_line: Some(1),
         exit_code: 1,
