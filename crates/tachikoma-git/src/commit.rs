@@ -138,7 +138,7 @@ fn drop_refused(
     files.retain(|path| !refused.contains(path));
     let names: Vec<&RepoPath> = refused.iter().collect();
     tracker.warnings.pending.push(format!(
-        "not committed, because git refuses them now (ignored, or in a nested repository): {}",
+        "files that git refuses to add (ignored, or in a nested repository) are not committed: {}",
         list(&names)
     ));
     tracker.forget_work_tree()?;
@@ -250,12 +250,8 @@ fn after_commit(
         // The commit exists even if the survey was canceled.
         (Ok(_) | Err(_), _) => {
             let git = &tracker.loop_index.repository.git;
-            verify(git, "HEAD^{commit}", &CancelToken::new())?.ok_or(
-                GitError::UnexpectedOutput {
-                    command: "commit",
-                    output: "no commit".to_owned(),
-                },
-            )?
+            let head = verify(git, "HEAD^{commit}", &CancelToken::new())?;
+            head.ok_or_else(|| GitError::unexpected("commit", "no commit"))?
         }
     };
     let mut count = files.len();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tachikoma_core::LoopId;
 
 use tachikoma_core::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
-use tachikoma_fs::printable;
+use tachikoma_fs::{FsError, printable};
 use tachikoma_process::{Attended, INSIDE, MARKER, in_a_session_of_its_own, is_executable};
 use tachikoma_runtime::clock;
 
@@ -147,6 +147,9 @@ pub enum GitError {
         /// The part that cannot be parsed.
         output: String,
     },
+    /// A file could not be written or synced.
+    #[error(transparent)]
+    File(#[from] FsError),
     /// A file could not be read or written.
     #[error("{action} {}", path.display())]
     Io {
@@ -170,11 +173,19 @@ impl GitError {
         }
     }
 
+    pub(crate) fn unexpected(command: &'static str, output: impl Into<String>) -> Self {
+        let output = output.into();
+        Self::UnexpectedOutput { command, output }
+    }
+
     /// Returns whether another attempt would fail in the same way.
     pub fn is_final(&self) -> bool {
         match self {
             Self::NotStarted { .. } | Self::Canceled { .. } | Self::TimedOut { .. } => true,
-            Self::Failed { .. } | Self::UnexpectedOutput { .. } | Self::Io { .. } => false,
+            Self::Failed { .. }
+            | Self::UnexpectedOutput { .. }
+            | Self::File(_)
+            | Self::Io { .. } => false,
         }
     }
 }
@@ -411,6 +422,19 @@ impl<'a> GitCommand<'a> {
         let bytes = self.stdout(cancel)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+    }
+
+    /// Runs a command that answers a question by its exit code: 0 for yes, 1 for no.
+    ///
+    /// # Errors
+    /// The command exits with another code, cannot be started, exceeds its timeout or is canceled.
+    pub fn is_true(&self, cancel: &CancelToken) -> Result<bool, GitError> {
+        let output = self.run(cancel)?;
+        match output.code {
+            Some(0) => Ok(true),
+            Some(1) => Ok(false),
+            Some(_) | None => Err(self.failure(&output)),
+        }
     }
 
     /// Returns the error for a git command that exited unsuccessfully.

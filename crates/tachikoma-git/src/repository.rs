@@ -144,12 +144,7 @@ fn is_ignored(git: &Git, top: &Path, dir: &Path, cancel: &CancelToken) -> Result
     // The command has no `--literal-pathspecs`, but a path that starts with `./` is never a pattern.
     let below = Path::new(".").join(below);
     let command = git.command("check-ignore --quiet --").arg(&below);
-    let output = command.run(cancel)?;
-    match output.code {
-        Some(0) => Ok(true),
-        Some(1) => Ok(false),
-        Some(_) | None => Err(command.failure(&output)),
-    }
+    command.is_true(cancel)
 }
 
 /// Returns the output of a command as one path, which may contain line ends.
@@ -159,10 +154,10 @@ fn path_of(command: &GitCommand<'_>, cancel: &CancelToken) -> Result<PathBuf, Gi
         bytes.pop();
     }
     if !bytes.starts_with(b"/") {
-        return Err(GitError::UnexpectedOutput {
-            command: "rev-parse",
-            output: OsStr::from_bytes(&bytes).to_string_lossy().into_owned(),
-        });
+        return Err(GitError::unexpected(
+            "rev-parse",
+            String::from_utf8_lossy(&bytes),
+        ));
     }
     Ok(PathBuf::from(OsString::from_vec(bytes)))
 }
