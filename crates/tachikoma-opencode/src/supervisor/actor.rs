@@ -378,7 +378,7 @@ impl Supervisor {
                     Ok(()) => {
                         self.settings.opencode = *settings;
                         self.inbox.pending.push_back(ServerInput::Reloaded);
-                        Ok("the settings were read again; the command line and the address take effect at the next start"
+                        Ok("the settings were read again; a changed command line or address is used at the next start of the server"
                             .to_owned())
                     }
                     Err(error) => Err(format!("{error}; the earlier settings stay in effect")),
@@ -422,7 +422,7 @@ impl Supervisor {
         // If this fails, the next change of the state writes the file.
         let _ = published.write(&dir);
         self.log
-            .note("files of the supervisor were missing and have been restored");
+            .note("files in the supervisor's directory were missing and have been restored");
         Ok(())
     }
 
@@ -433,7 +433,8 @@ impl Supervisor {
             Ok(()) => Ended::InOrder,
             Err(error) => {
                 let text = error_chain(error);
-                self.log.note(&format!("the supervisor ends: {text}"));
+                self.log
+                    .note(&format!("the supervisor failed and ends: {text}"));
                 let file = ServerFile {
                     generation: self.state.generation.0,
                     why: Some(text.clone()),
@@ -466,11 +467,11 @@ fn lock_error(dir: &Path, error: LockError) -> SupervisorError {
 fn warnings(damage: Option<String>, has_password: bool) -> Vec<String> {
     let damage = damage.map(|damage| {
         format!(
-            "the supervisor's journal was damaged ({damage}): it is kept as journal.damaged.jsonl, and its records from there \
-             on are lost"
+            "the supervisor's journal was damaged ({damage}); it was renamed to journal.damaged.jsonl, and the records after \
+             the damage are lost"
         )
     });
-    let open = "the OpenCode server asks for no password, so every user of this machine can run commands as you: set \
+    let open = "the OpenCode server has no password, so every user of this machine can run commands as you: set \
                 `opencode.require_password = true`";
     let open = (!has_password).then(|| open.to_owned());
     damage.into_iter().chain(open).collect()
