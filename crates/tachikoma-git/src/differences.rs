@@ -116,8 +116,8 @@ pub fn differences(
     to: &str,
     cancel: &CancelToken,
 ) -> Result<Differences, GitError> {
-    let words = "diff-tree -r -z --no-renames --no-ext-diff --ignore-submodules=dirty";
-    let command = loop_index.repository.git.command(words).arg(from).arg(to);
+    let args = "diff-tree -r -z --no-renames --no-ext-diff --ignore-submodules=dirty";
+    let command = loop_index.repository.git.command(args).arg(from).arg(to);
     let output = command.stdout(cancel)?;
     let mut files = parse_changes(&output)?;
     let none = files.is_empty();

@@ -12,8 +12,9 @@ use super::fingerprint::ChangedFile;
 use super::index_file::copy_index;
 use super::path::{RepoPath, is_ignore_file, join_nul, split_nul};
 use super::program::{CancelToken, GitCommand, GitError};
-use super::repository::{Repository, with_suffix};
+use super::repository::Repository;
 use super::rules::Rules;
+use tachikoma_store::layout::with_suffix;
 
 /// Maximum number of files that git cannot add although they can be opened, because a filter fails. Each costs one git process.
 const UNREADABLE_MAX: usize = 64;
@@ -87,8 +88,8 @@ impl LoopIndex {
         self.rules.is_off_limits(&self.repository.top, path)
     }
 
-    fn command(&self, words: &'static str) -> GitCommand<'_> {
-        self.repository.git.command(words).index(&self.index)
+    fn command(&self, args: &'static str) -> GitCommand<'_> {
+        self.repository.git.command(args).index(&self.index)
     }
 
     /// Replaces the index of the loop with a copy of the user's index. Removes the lock of a dead git process; no other process
@@ -124,8 +125,8 @@ impl LoopIndex {
 
     /// Lists untracked and ignored paths, in the format of `git status --porcelain=v1 -z`.
     pub fn status(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
-        let words = "status --porcelain=v1 -z --untracked-files=all --ignored=matching --no-renames --ignore-submodules=all";
-        self.command(words).stdout(cancel)
+        let args = "status --porcelain=v1 -z --untracked-files=all --ignored=matching --no-renames --ignore-submodules=all";
+        self.command(args).stdout(cancel)
     }
 
     /// Lists the entries of the user's index.
@@ -224,9 +225,9 @@ impl LoopIndex {
     /// and that path is returned.
     fn add(&self, paths: &[&RepoPath], cancel: &CancelToken) -> Result<Option<RepoPath>, GitError> {
         let names = join_nul(paths.iter().map(|path| path.bytes()));
-        let words =
+        let args =
             "update-index --add --remove --replace --ignore-skip-worktree-entries -z --stdin";
-        let command = self.command(words).stdin(&names);
+        let command = self.command(args).stdin(&names);
         let output = command.run(cancel)?;
         if output.code == Some(0) {
             return Ok(None);

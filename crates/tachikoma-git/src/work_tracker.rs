@@ -118,8 +118,8 @@ pub struct SnapshotRefs {
 impl Detector {
     pub fn new(repository: &Repository, cancel: &CancelToken) -> Result<Self, GitError> {
         let mut ignore_files = vec![repository.common_dir.join("info/exclude")];
-        let words = "config --type=path --default ~/.config/git/ignore --get core.excludesFile";
-        let output = repository.git.command(words).run(cancel)?;
+        let args = "config --type=path --default ~/.config/git/ignore --get core.excludesFile";
+        let output = repository.git.command(args).run(cancel)?;
         if output.code == Some(0) {
             let line = output.stdout.strip_suffix(b"\n").unwrap_or(&output.stdout);
             ignore_files.push(repository.top.join(RepoPath::new(line).as_path()));

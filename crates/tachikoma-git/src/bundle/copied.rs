@@ -38,8 +38,8 @@ pub fn save_work_tree(
 ) -> Result<(), String> {
     let rules = source.bounds.rules().map_err(|error| error.to_string())?;
     for _ in 0..ATTEMPTS {
-        let kept = try_to_save(source, repository, loop_dir, &rules, owner, cancel);
-        if kept.map_err(|error| chain(&error))? {
+        let saved = try_to_save(source, repository, loop_dir, &rules, owner, cancel);
+        if saved.map_err(|error| chain(&error))? {
             return Ok(());
         }
     }
@@ -134,11 +134,15 @@ fn options(source: &BundleSource, loop_dir: &Path, rules: Rules) -> TrackerOptio
     }
 }
 
-/// Surveys the work tree for the loop and writes the work record. Blocks.
+/// Surveys the work tree for the loop, which updates its work record. Blocks.
 ///
 /// # Errors
 /// The survey failed.
-pub fn look(source: &BundleSource, loop_dir: &Path, owner: ChangeOwner) -> Result<(), String> {
+pub fn update_work_record(
+    source: &BundleSource,
+    loop_dir: &Path,
+    owner: ChangeOwner,
+) -> Result<(), String> {
     let rules = source.bounds.rules().map_err(|error| error.to_string())?;
     open::open(options(source, loop_dir, rules), owner, &CancelToken::new()).map(drop)
 }
@@ -168,7 +172,7 @@ pub fn write_restored_record(
         ..known
     };
     known.write(&loop_dir.join(WORK)).map_err(describe)?;
-    look(source, loop_dir, ChangeOwner::Others)
+    update_work_record(source, loop_dir, ChangeOwner::Others)
 }
 
 /// Reads a commit object.

@@ -9,6 +9,7 @@ use tachikoma_core::Timestamp;
 use tachikoma_fs::{make_dir, private};
 use tachikoma_runtime::clock;
 use tachikoma_runtime::task::Task;
+use tachikoma_store::layout::with_suffix;
 use tokio::sync::mpsc;
 
 /// Name of the newest file. Older files have a number after it.
@@ -162,9 +163,7 @@ fn rotate(path: &Path) -> io::Result<()> {
 }
 
 fn older(path: &Path, number: u32) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{number}"));
-    name.into()
+    with_suffix(path, &format!(".{number}"))
 }
 
 /// Returns the log files in `dir`, oldest first.
