@@ -306,7 +306,7 @@ impl Workspace {
         let dir = dir.unwrap_or_else(|_| self.run_dir());
         let store_config = self.store_config_for_reading(&dir, &dir);
         match backup::of_lost_loop(&store_config.backups.dir, &dir, &store_config.encryption) {
-            Some(lost) => format!("{}, `tachikoma run` starts a new one", lost.words(&dir)),
+            Some(lost) => format!("{}, `tachikoma run` starts a new one", lost.message(&dir)),
             None => "`tachikoma run` starts one".to_owned(),
         }
     }

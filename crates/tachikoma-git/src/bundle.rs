@@ -27,7 +27,7 @@ use tachikoma_core::error_chain as chain;
 mod copied;
 mod unpack;
 
-pub use copied::{copied_ref, look};
+pub use copied::{copied_ref, update_work_record};
 pub use unpack::MARK;
 pub use unpack::{InTheWay, Merge, Unpacked, unpack};
 
@@ -194,12 +194,12 @@ impl BundleSource {
             return Ok(too_large(bytes));
         }
         for _ in 0..ATTEMPTS {
-            let kept = copied::save_work_tree(self, repository, loop_dir, owner, cancel);
-            let wanted = self.wanted(git, kept.is_ok(), cancel)?;
+            let saved = copied::save_work_tree(self, repository, loop_dir, owner, cancel);
+            let wanted = self.wanted(git, saved.is_ok(), cancel)?;
             if wanted.listed.is_empty() {
                 return Ok(Bundled::Nothing);
             }
-            if let Some(packed) = self.pack_wanted(git, loop_dir, &wanted, kept.err(), cancel)? {
+            if let Some(packed) = self.pack_wanted(git, loop_dir, &wanted, saved.err(), cancel)? {
                 return Ok(packed);
             }
         }

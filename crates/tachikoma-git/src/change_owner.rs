@@ -49,6 +49,16 @@ impl ChangeOwner {
         let guess = || clock::system_time_of(last.after(DEATH_GRACE));
         Self::LoopUntil(died.unwrap_or_else(guess))
     }
+
+    /// Returns whether the loop made the last change of a file.
+    pub(crate) fn is_loop(self, path: &Path) -> bool {
+        match self {
+            Self::Loop => true,
+            Self::Others => false,
+            Self::LoopUntil(death) => is_changed_by(path, death),
+            Self::LoopSince(start) => !is_changed_by(path, start),
+        }
+    }
 }
 
 /// Knowledge from the last survey that distinguishes new files from files that existed but were ignored.
@@ -98,7 +108,7 @@ fn is_born_since(path: &Path, since: Option<i64>) -> bool {
 }
 
 /// Returns whether a file was last changed at or before a time. For a removed file, the time of its directory is used.
-pub fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
+fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
     let there = path
         .ancestors()
         .find_map(|path| fs::symlink_metadata(path).ok());
@@ -137,17 +147,9 @@ pub fn attribute(
         if known && change.is_none() {
             continue;
         }
-        let is_loops = match since.owner {
-            ChangeOwner::Loop => true,
-            ChangeOwner::Others => false,
-            // A file that is uncommitted only because HEAD moved has no usable time.
-            ChangeOwner::LoopUntil(death) => {
-                change.is_some() && is_changed_by(&top.join(path.as_path()), death)
-            }
-            ChangeOwner::LoopSince(start) => {
-                change.is_some() && !is_changed_by(&top.join(path.as_path()), start)
-            }
-        };
+        // A file that is uncommitted only because HEAD moved has no usable time.
+        let is_loops = since.owner == ChangeOwner::Loop
+            || change.is_some() && since.owner.is_loop(&top.join(path.as_path()));
         match is_loops {
             false => {
                 work.theirs.insert(path.clone());

@@ -77,12 +77,12 @@ pub fn commit(
             let _ = undo_intent_to_add(tracker, &CancelToken::new());
             tracker.accept_user_index();
             // A hook may have changed files. These changes belong to the loop. If this survey fails, the next one finds them.
-            let looked = resurvey(tracker, cancel).is_ok();
-            let over = looked
+            let surveyed = resurvey(tracker, cancel).is_ok();
+            let nothing_left = surveyed
                 && (are_clean(tracker, &files)
                     || matches!(error, CommitError::Nothing)
                         && are_clean_after_reset(tracker, &files, cancel));
-            if over { Ok(None) } else { Err(error) }
+            if nothing_left { Ok(None) } else { Err(error) }
         }
     }
 }
@@ -138,7 +138,7 @@ fn drop_refused(
     files.retain(|path| !refused.contains(path));
     let names: Vec<&RepoPath> = refused.iter().collect();
     tracker.warnings.pending.push(format!(
-        "not committed, because git refuses them now (ignored, or in a nested repository): {}",
+        "files that git refuses to add (ignored, or in a nested repository) are not committed: {}",
         list(&names)
     ));
     tracker.forget_work_tree()?;
@@ -158,10 +158,10 @@ fn are_clean_after_reset(
     files: &[RepoPath],
     cancel: &CancelToken,
 ) -> bool {
-    let looked = tracker
+    let surveyed = tracker
         .forget_work_tree()
         .and_then(|()| resurvey(tracker, cancel));
-    looked.is_ok() && are_clean(tracker, files)
+    surveyed.is_ok() && are_clean(tracker, files)
 }
 
 /// Runs a survey and stores its warnings for the next survey.
@@ -187,9 +187,9 @@ fn commit_files(
     cancel: &CancelToken,
 ) -> Result<(), CommitError> {
     let pathspecs = pathspecs(files);
-    let words =
+    let args =
         "commit --only --quiet --pathspec-from-file=- --pathspec-file-nul --cleanup=whitespace -m";
-    let command = tracker.loop_index.repository.git.command(words);
+    let command = tracker.loop_index.repository.git.command(args);
     let command = command.arg(message).stdin(&pathspecs).timeout(limit);
     run_with_index_lock(tracker, &command.as_user(), cancel)
 }
@@ -215,8 +215,8 @@ fn files_of(
     commit: &str,
     cancel: &CancelToken,
 ) -> Result<BTreeSet<RepoPath>, GitError> {
-    let words = "diff-tree --root --no-commit-id --name-only --no-renames -r -z";
-    let command = tracker.loop_index.repository.git.command(words);
+    let args = "diff-tree --root --no-commit-id --name-only --no-renames -r -z";
+    let command = tracker.loop_index.repository.git.command(args);
     let output = command.arg(commit).stdout(cancel)?;
     Ok(split_nul(&output).map(RepoPath::new).collect())
 }
@@ -250,12 +250,8 @@ fn after_commit(
         // The commit exists even if the survey was canceled.
         (Ok(_) | Err(_), _) => {
             let git = &tracker.loop_index.repository.git;
-            verify(git, "HEAD^{commit}", &CancelToken::new())?.ok_or(
-                GitError::UnexpectedOutput {
-                    command: "commit",
-                    output: "no commit".to_owned(),
-                },
-            )?
+            let head = verify(git, "HEAD^{commit}", &CancelToken::new())?;
+            head.ok_or_else(|| GitError::unexpected("commit", "no commit"))?
         }
     };
     let mut count = files.len();

@@ -116,8 +116,8 @@ pub fn differences(
     to: &str,
     cancel: &CancelToken,
 ) -> Result<Differences, GitError> {
-    let words = "diff-tree -r -z --no-renames --no-ext-diff --ignore-submodules=dirty";
-    let command = loop_index.repository.git.command(words).arg(from).arg(to);
+    let args = "diff-tree -r -z --no-renames --no-ext-diff --ignore-submodules=dirty";
+    let command = loop_index.repository.git.command(args).arg(from).arg(to);
     let output = command.stdout(cancel)?;
     let mut files = parse_changes(&output)?;
     let none = files.is_empty();
@@ -130,10 +130,8 @@ pub fn parse_changes(output: &[u8]) -> Result<BTreeMap<RepoPath, Change>, GitErr
     let mut changes = BTreeMap::new();
     let mut parts = split_nul(output);
     while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
-        let change = Change::parse(head).ok_or_else(|| GitError::UnexpectedOutput {
-            command: "diff-tree",
-            output: String::from_utf8_lossy(head).into_owned(),
-        })?;
+        let change = Change::parse(head)
+            .ok_or_else(|| GitError::unexpected("diff-tree", String::from_utf8_lossy(head)))?;
         changes.insert(RepoPath::new(path), change);
     }
     Ok(changes)

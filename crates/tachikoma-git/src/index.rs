@@ -12,8 +12,9 @@ use super::fingerprint::ChangedFile;
 use super::index_file::copy_index;
 use super::path::{RepoPath, is_ignore_file, join_nul, split_nul};
 use super::program::{CancelToken, GitCommand, GitError};
-use super::repository::{Repository, with_suffix};
+use super::repository::Repository;
 use super::rules::Rules;
+use tachikoma_store::layout::with_suffix;
 
 /// Maximum number of files that git cannot add although they can be opened, because a filter fails. Each costs one git process.
 const UNREADABLE_MAX: usize = 64;
@@ -87,8 +88,8 @@ impl LoopIndex {
         self.rules.is_off_limits(&self.repository.top, path)
     }
 
-    fn command(&self, words: &'static str) -> GitCommand<'_> {
-        self.repository.git.command(words).index(&self.index)
+    fn command(&self, args: &'static str) -> GitCommand<'_> {
+        self.repository.git.command(args).index(&self.index)
     }
 
     /// Replaces the index of the loop with a copy of the user's index. Removes the lock of a dead git process; no other process
@@ -124,8 +125,8 @@ impl LoopIndex {
 
     /// Lists untracked and ignored paths, in the format of `git status --porcelain=v1 -z`.
     pub fn status(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
-        let words = "status --porcelain=v1 -z --untracked-files=all --ignored=matching --no-renames --ignore-submodules=all";
-        self.command(words).stdout(cancel)
+        let args = "status --porcelain=v1 -z --untracked-files=all --ignored=matching --no-renames --ignore-submodules=all";
+        self.command(args).stdout(cancel)
     }
 
     /// Lists the entries of the user's index.
@@ -179,10 +180,9 @@ impl LoopIndex {
         let mut left_out: Vec<LeftOut> = large
             .into_iter()
             .filter(|path| !committed.contains(*path))
-            .map(|path| LeftOut::Large(path.clone()))
+            .map(|path| LeftOut::new(path, LeftOutReason::Large))
             .collect();
-        let over_budget = changes.over_budget.iter().cloned().map(LeftOut::OverBudget);
-        let outside: BTreeSet<RepoPath> = left_out.iter().map(LeftOut::path).cloned().collect();
+        let outside: BTreeSet<RepoPath> = left_out.iter().map(|file| file.path.clone()).collect();
         let gone = changes.gone.iter().chain(&outside).map(RepoPath::bytes);
         self.remove_entries(gone, cancel)?;
         let mut paths: Vec<&RepoPath> = changes
@@ -191,7 +191,8 @@ impl LoopIndex {
             .map(|changed| &changed.path)
             .filter(|path| !outside.contains(*path))
             .collect();
-        left_out.extend(over_budget);
+        let over_budget = changes.over_budget.iter();
+        left_out.extend(over_budget.map(|path| LeftOut::new(path, LeftOutReason::OverBudget)));
         let mut unreadable = 0;
         while !paths.is_empty() {
             let Some(unable) = self.add(&paths, cancel)? else {
@@ -203,7 +204,7 @@ impl LoopIndex {
                 paths.retain(|path| {
                     let can = *path != &unable && can_be_opened(&top.join(path.as_path()));
                     if !can && *path != &unable {
-                        left_out.push(LeftOut::Unreadable((*path).clone()));
+                        left_out.push(LeftOut::new(path, LeftOutReason::Unreadable));
                     }
                     can
                 });
@@ -212,12 +213,10 @@ impl LoopIndex {
             }
             unreadable += 1;
             if unreadable > UNREADABLE_MAX {
-                return Err(GitError::UnexpectedOutput {
-                    command: "update-index",
-                    output: format!("it cannot add {unable} and {UNREADABLE_MAX} more"),
-                });
+                let output = format!("it cannot add {unable} and {UNREADABLE_MAX} more");
+                return Err(GitError::unexpected("update-index", output));
             }
-            left_out.push(LeftOut::Unreadable(unable));
+            left_out.push(LeftOut::new(&unable, LeftOutReason::Unreadable));
         }
         Ok(left_out)
     }
@@ -226,9 +225,9 @@ impl LoopIndex {
     /// and that path is returned.
     fn add(&self, paths: &[&RepoPath], cancel: &CancelToken) -> Result<Option<RepoPath>, GitError> {
         let names = join_nul(paths.iter().map(|path| path.bytes()));
-        let words =
+        let args =
             "update-index --add --remove --replace --ignore-skip-worktree-entries -z --stdin";
-        let command = self.command(words).stdin(&names);
+        let command = self.command(args).stdin(&names);
         let output = command.run(cancel)?;
         if output.code == Some(0) {
             return Ok(None);
@@ -297,13 +296,9 @@ impl LoopIndex {
     /// Writes the index of the loop as a tree and returns its id.
     pub fn write_tree(&self, cancel: &CancelToken) -> Result<String, GitError> {
         let tree = self.command("write-tree").stdout_line(cancel)?;
-        if super::head::is_object_name(tree.as_bytes()) {
-            Ok(tree)
-        } else {
-            Err(GitError::UnexpectedOutput {
-                command: "write-tree",
-                output: tree,
-            })
+        match super::head::is_object_name(tree.as_bytes()) {
+            true => Ok(tree),
+            false => Err(GitError::unexpected("write-tree", tree)),
         }
     }
 }
@@ -393,18 +388,26 @@ impl Changes {
 
 /// A changed file that was not added to the index, and why.
 #[derive(Debug)]
-pub enum LeftOut {
-    Large(RepoPath),
-    Unreadable(RepoPath),
+pub struct LeftOut {
+    pub path: RepoPath,
+    pub reason: LeftOutReason,
+}
+
+/// Why a changed file was not added to the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOutReason {
+    /// The file is larger than `git.max_file_bytes`.
+    Large,
+    /// Git cannot read the file.
+    Unreadable,
     /// All new files together exceed their size limit.
-    OverBudget(RepoPath),
+    OverBudget,
 }
 
 impl LeftOut {
-    pub fn path(&self) -> &RepoPath {
-        match self {
-            Self::Large(path) | Self::Unreadable(path) | Self::OverBudget(path) => path,
-        }
+    fn new(path: &RepoPath, reason: LeftOutReason) -> Self {
+        let path = path.clone();
+        Self { path, reason }
     }
 }
 

@@ -46,8 +46,8 @@ fn make_known(
 ) -> Result<(), CommitError> {
     let repository = &tracker.loop_index.repository;
     let pathspecs = pathspecs(new);
-    let words = "add --intent-to-add --pathspec-from-file=- --pathspec-file-nul";
-    let mut command = repository.git.command(words).stdin(&pathspecs);
+    let args = "add --intent-to-add --pathspec-from-file=- --pathspec-file-nul";
+    let mut command = repository.git.command(args).stdin(&pathspecs);
     if repository.git_dir.join("info/sparse-checkout").exists() {
         // The loop wrote a file outside of the sparse checkout, which git adds only with `--sparse`.
         command = command.arg("--sparse");

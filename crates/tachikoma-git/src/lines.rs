@@ -16,8 +16,8 @@ pub fn lines_since(tracker: &WorkTracker, before: &str, files: usize, cancel: &C
     if before.is_empty() || files == 0 || files > FILES_MAX || before == tracker.work.tree {
         return 0;
     }
-    let words = "diff-tree -r -z --numstat --no-renames --no-ext-diff --no-textconv --ignore-submodules=all";
-    let command = tracker.loop_index.repository.git.command(words);
+    let args = "diff-tree -r -z --numstat --no-renames --no-ext-diff --no-textconv --ignore-submodules=all";
+    let command = tracker.loop_index.repository.git.command(args);
     // Lines of very large files are not counted.
     let command = command
         .arg(before)

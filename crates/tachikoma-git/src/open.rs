@@ -12,7 +12,7 @@ use super::loop_files::{INDEX, WORK};
 use super::program::{CancelToken, GitError};
 use super::repository::Repository;
 use super::rules::Rules;
-use super::work_record::{Remembered, WorkRecord};
+use super::work_record::WorkRecord;
 use super::work_tracker::{Detector, HeadState, SnapshotRefs, Survey, Warnings, WorkTracker};
 
 /// Options of a tracker.
@@ -63,9 +63,9 @@ pub fn begin(
     let mut warnings = Vec::new();
     let remembered = WorkRecord::read(&work_path);
     let why = match &remembered {
-        Remembered::Nothing if index.exists() => Some("it is missing"),
-        Remembered::Work(_) | Remembered::Nothing => None,
-        Remembered::Damaged(why) => Some(why.as_str()),
+        Ok(None) if index.exists() => Some("it is missing"),
+        Ok(_) => None,
+        Err(why) => Some(why.as_str()),
     };
     if let Some(why) = why {
         warnings.push(format!(
@@ -73,10 +73,8 @@ pub fn begin(
             work_path.display()
         ));
     }
-    let (work, fresh) = match remembered {
-        Remembered::Work(work) => (*work, false),
-        Remembered::Nothing | Remembered::Damaged(_) => (WorkRecord::default(), true),
-    };
+    let remembered = remembered.ok().flatten();
+    let fresh = remembered.is_none();
     let detector = Detector::new(&repository, cancel)?;
     let mut tracker = Box::new(WorkTracker {
         loop_id: options.loop_id,
@@ -86,7 +84,7 @@ pub fn begin(
             index,
         },
         work_path,
-        work,
+        work: remembered.unwrap_or_default(),
         fresh,
         surveyed: None,
         detector,

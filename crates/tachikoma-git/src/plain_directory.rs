@@ -82,7 +82,10 @@ impl PlainDirectory {
     ///
     /// # Errors
     /// The directory cannot be read, or has too many files.
-    pub fn look(&mut self, cancel: &CancelToken) -> Result<Vec<RepoPath>, PlainDirectoryError> {
+    pub fn find_changes(
+        &mut self,
+        cancel: &CancelToken,
+    ) -> Result<Vec<RepoPath>, PlainDirectoryError> {
         let (changed, gone) = self.changes(cancel)?;
         for path in &gone {
             self.contents.remove(path);
@@ -160,8 +163,8 @@ mod tests {
         PlainDirectory::open(top, &own, &CancelToken::new()).unwrap()
     }
 
-    fn look(plain: &mut PlainDirectory) -> usize {
-        plain.look(&CancelToken::new()).unwrap().len()
+    fn changed(plain: &mut PlainDirectory) -> usize {
+        plain.find_changes(&CancelToken::new()).unwrap().len()
     }
 
     #[test]
@@ -171,17 +174,17 @@ mod tests {
         fs::create_dir_all(top.join("src/deep")).unwrap();
         fs::write(top.join("src/a"), "1").unwrap();
         let mut plain = opened(top);
-        assert_eq!(look(&mut plain), 0);
+        assert_eq!(changed(&mut plain), 0);
         fs::write(top.join("src/a"), "2").unwrap();
         fs::write(top.join("src/deep/b"), "1").unwrap();
         fs::create_dir_all(top.join("new/below")).unwrap();
         fs::write(top.join("new/below/c"), "1").unwrap();
         std::os::unix::fs::symlink("a", top.join("src/link")).unwrap();
-        assert_eq!(look(&mut plain), 4);
-        assert_eq!(look(&mut plain), 0);
+        assert_eq!(changed(&mut plain), 4);
+        assert_eq!(changed(&mut plain), 0);
         fs::remove_dir_all(top.join("src")).unwrap();
-        assert_eq!(look(&mut plain), 3);
-        assert_eq!(look(&mut plain), 0);
+        assert_eq!(changed(&mut plain), 3);
+        assert_eq!(changed(&mut plain), 0);
     }
 
     /// Each edit keeps the file size and happens within one tick of the clock for file times.
@@ -192,7 +195,7 @@ mod tests {
         let mut plain = opened(scratch.path());
         for round in 0..200 {
             fs::write(&file, format!("{round:05}")).unwrap();
-            assert_eq!(look(&mut plain), 1, "round {round}");
+            assert_eq!(changed(&mut plain), 1, "round {round}");
         }
     }
 
@@ -202,14 +205,14 @@ mod tests {
         let file = scratch.path().join("report.txt");
         let mut plain = opened(scratch.path());
         fs::write(&file, "the same").unwrap();
-        assert_eq!(look(&mut plain), 1);
+        assert_eq!(changed(&mut plain), 1);
         for _ in 0..3 {
             fs::remove_file(&file).unwrap();
             fs::write(&file, "the same").unwrap();
-            assert_eq!(look(&mut plain), 0);
+            assert_eq!(changed(&mut plain), 0);
         }
         fs::write(&file, "another").unwrap();
-        assert_eq!(look(&mut plain), 1);
+        assert_eq!(changed(&mut plain), 1);
     }
 
     #[test]
@@ -222,9 +225,9 @@ mod tests {
             fs::create_dir_all(top.join(dir)).unwrap();
             fs::write(top.join(dir).join("file"), "x").unwrap();
         }
-        assert_eq!(look(&mut plain), 0);
+        assert_eq!(changed(&mut plain), 0);
         fs::write(top.join("out/result"), "x").unwrap();
-        assert_eq!(look(&mut plain), 1);
+        assert_eq!(changed(&mut plain), 1);
     }
 
     #[test]
@@ -238,7 +241,7 @@ mod tests {
         for number in 150..250 {
             fs::write(top.join(format!("{number}")), "").unwrap();
         }
-        let error = plain.look(&CancelToken::new()).unwrap_err();
+        let error = plain.find_changes(&CancelToken::new()).unwrap_err();
         assert!(
             matches!(error, PlainDirectoryError::TooMany { .. }),
             "{error}"
@@ -258,7 +261,7 @@ mod tests {
             Mode::from_raw_mode(0o600),
         )
         .unwrap();
-        assert_eq!(look(&mut plain), 2);
-        assert_eq!(look(&mut plain), 0);
+        assert_eq!(changed(&mut plain), 2);
+        assert_eq!(changed(&mut plain), 0);
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tachikoma_core::LoopId;
 
 use tachikoma_core::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
-use tachikoma_fs::printable;
+use tachikoma_fs::{FsError, printable};
 use tachikoma_process::{Attended, INSIDE, MARKER, in_a_session_of_its_own, is_executable};
 use tachikoma_runtime::clock;
 
@@ -53,6 +53,7 @@ const REDIRECTING_VARIABLES: [&str; 18] = [
 ];
 
 /// Cancels the running git process and later ones. Clones of a token share their state.
+#[must_use]
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken {
     canceled: Arc<AtomicBool>,
@@ -62,13 +63,11 @@ pub struct CancelToken {
 
 impl CancelToken {
     /// Returns a token that is not canceled.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns a token that is also canceled when `canceled` becomes true.
-    #[must_use]
     pub fn with(canceled: Arc<AtomicBool>) -> Self {
         Self {
             canceled,
@@ -82,7 +81,6 @@ impl CancelToken {
     }
 
     /// Returns a clone that is also canceled after `time`.
-    #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         Self {
             canceled: Arc::clone(&self.canceled),
@@ -147,6 +145,9 @@ pub enum GitError {
         /// The part that cannot be parsed.
         output: String,
     },
+    /// A file could not be written or synced.
+    #[error(transparent)]
+    File(#[from] FsError),
     /// A file could not be read or written.
     #[error("{action} {}", path.display())]
     Io {
@@ -170,16 +171,25 @@ impl GitError {
         }
     }
 
+    pub(crate) fn unexpected(command: &'static str, output: impl Into<String>) -> Self {
+        let output = output.into();
+        Self::UnexpectedOutput { command, output }
+    }
+
     /// Returns whether another attempt would fail in the same way.
     pub fn is_final(&self) -> bool {
         match self {
             Self::NotStarted { .. } | Self::Canceled { .. } | Self::TimedOut { .. } => true,
-            Self::Failed { .. } | Self::UnexpectedOutput { .. } | Self::Io { .. } => false,
+            Self::Failed { .. }
+            | Self::UnexpectedOutput { .. }
+            | Self::File(_)
+            | Self::Io { .. } => false,
         }
     }
 }
 
 /// The `git` program in one directory.
+#[must_use]
 #[derive(Clone, Debug)]
 pub struct Git {
     program: OsString,
@@ -192,7 +202,6 @@ pub struct Git {
 
 impl Git {
     /// Uses the program that a shell would find in `search_path`; if it is `None`, in the `PATH` of this process.
-    #[must_use]
     pub fn new(dir: &Path, search_path: Option<&OsStr>) -> Self {
         let found = search_path.and_then(|path| {
             std::env::split_paths(path)
@@ -208,7 +217,6 @@ impl Git {
     }
 
     /// Marks git processes as processes of a loop, and removes the environment variables in `hidden` from them.
-    #[must_use]
     pub fn of_loop(mut self, loop_id: LoopId, hidden: Vec<OsString>) -> Self {
         self.marker = Some(loop_id.to_string());
         self.hidden = hidden;
@@ -216,7 +224,6 @@ impl Git {
     }
 
     /// Returns the same program in another directory.
-    #[must_use]
     pub fn in_dir(mut self, dir: &Path) -> Self {
         dir.clone_into(&mut self.dir);
         self
@@ -235,12 +242,11 @@ impl Git {
         command
     }
 
-    /// Builds a command. `words` are the subcommand and its fixed arguments, separated by spaces. [`GitCommand::arg`] adds other arguments.
-    #[must_use]
-    pub fn command(&self, words: &'static str) -> GitCommand<'_> {
+    /// Builds a command. `args` are the subcommand and its fixed arguments, separated by spaces. [`GitCommand::arg`] adds other arguments.
+    pub fn command(&self, args: &'static str) -> GitCommand<'_> {
         GitCommand {
             git: self,
-            args: words.split(' ').map(OsStr::new).collect(),
+            args: args.split(' ').map(OsStr::new).collect(),
             config: Vec::new(),
             env: Vec::new(),
             stdin: &[],
@@ -253,6 +259,7 @@ impl Git {
 }
 
 /// A git command to run.
+#[must_use]
 #[derive(Clone, Debug)]
 pub struct GitCommand<'a> {
     git: &'a Git,
@@ -283,35 +290,30 @@ pub struct Output {
 
 impl<'a> GitCommand<'a> {
     /// Adds an argument. It may contain spaces and need not be UTF-8.
-    #[must_use]
     pub fn arg(mut self, arg: &'a (impl AsRef<OsStr> + ?Sized)) -> Self {
         self.args.push(arg.as_ref());
         self
     }
 
     /// Adds paths as arguments.
-    #[must_use]
     pub fn args(mut self, paths: impl Iterator<Item = &'a Path>) -> Self {
         self.args.extend(paths.map(Path::as_os_str));
         self
     }
 
     /// Sets a git configuration value (`name=value`) for this command.
-    #[must_use]
     pub fn config(mut self, setting: &'a str) -> Self {
         self.config.push(setting);
         self
     }
 
     /// Sets an environment variable.
-    #[must_use]
     pub fn env(mut self, name: &'a str, value: &'a (impl AsRef<OsStr> + ?Sized)) -> Self {
         self.env.push((name, value.as_ref()));
         self
     }
 
     /// Uses the given index file instead of the user's index, without optional index extensions.
-    #[must_use]
     pub fn index(self, path: &'a Path) -> Self {
         self.env("GIT_INDEX_FILE", path)
             .config("core.splitIndex=false")
@@ -324,35 +326,30 @@ impl<'a> GitCommand<'a> {
     }
 
     /// Sets the input of the command.
-    #[must_use]
     pub fn stdin(mut self, bytes: &'a [u8]) -> Self {
         self.stdin = bytes;
         self
     }
 
     /// Sets the timeout; `None` = no timeout.
-    #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
         self
     }
 
     /// Sets the limit for stdout in bytes. A command that prints more is killed, and its output up to the limit is returned.
-    #[must_use]
     pub fn stdout_max(mut self, bytes: usize) -> Self {
         self.stdout_max = bytes;
         self
     }
 
     /// Runs the command as the user would: it takes locks and runs hooks. It has no terminal to ask questions.
-    #[must_use]
     pub fn as_user(mut self) -> Self {
         self.as_user = true;
         self
     }
 
     /// Kills the command when the thread that runs it ends, so that it does not continue to change the work tree.
-    #[must_use]
     pub fn ends_with_caller(mut self) -> Self {
         self.ends_with_caller = true;
         self
@@ -411,6 +408,19 @@ impl<'a> GitCommand<'a> {
         let bytes = self.stdout(cancel)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+    }
+
+    /// Runs a command that answers a question by its exit code: 0 for yes, 1 for no.
+    ///
+    /// # Errors
+    /// The command exits with another code, cannot be started, exceeds its timeout or is canceled.
+    pub fn is_true(&self, cancel: &CancelToken) -> Result<bool, GitError> {
+        let output = self.run(cancel)?;
+        match output.code {
+            Some(0) => Ok(true),
+            Some(1) => Ok(false),
+            Some(_) | None => Err(self.failure(&output)),
+        }
     }
 
     /// Returns the error for a git command that exited unsuccessfully.

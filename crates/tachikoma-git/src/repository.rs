@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use super::program::{CancelToken, Git, GitCommand, GitError};
+use tachikoma_store::layout::with_suffix;
 
 /// Start of git's message if there is no repository. Other messages mean that the repository cannot be used.
 const NOT_A_REPOSITORY: &str = "fatal: not a git repository (or any";
@@ -45,7 +46,7 @@ impl Repository {
         if !may_be_in_a_repository(dir) {
             return Ok(None);
         }
-        match look(&Git::new(dir, search_path), dir, cancel) {
+        match find_with(&Git::new(dir, search_path), dir, cancel) {
             Ok(Some(found)) if !found.top.join(".git").exists() => Err(format!(
                 // A configuration value names the work tree, so git would not find the repository from the top of the work tree.
                 "the repository {} is not in its work tree {}",
@@ -75,12 +76,13 @@ impl Repository {
     }
 }
 
-fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Option<Repository>, GitError> {
-    let places = match places_at_once(git, cancel)? {
-        Some(places) => Some(places),
-        None => places_one_by_one(git, cancel)?,
+/// Finds the repository of a directory with git; `None` if there is no work tree, or it ignores the directory.
+fn find_with(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Option<Repository>, GitError> {
+    let paths = match paths_at_once(git, cancel)? {
+        Some(paths) => Some(paths),
+        None => paths_one_by_one(git, cancel)?,
     };
-    let Some([top, git_dir, common_dir]) = places else {
+    let Some([top, git_dir, common_dir]) = paths else {
         return Ok(None);
     };
     let git = git.clone().in_dir(&top);
@@ -98,7 +100,7 @@ fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Option<Repository
 
 /// Returns the top of the work tree, the git directory and the common directory, with one process. `None` if a path contains a
 /// line end, or the directory is not in a work tree.
-fn places_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
+fn paths_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
     let output = git
         .command("rev-parse --path-format=absolute --is-inside-work-tree --show-toplevel --git-dir --git-common-dir")
         .run(cancel)?;
@@ -113,7 +115,7 @@ fn places_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]
 }
 
 /// Returns the same three directories with one process each. `None` if the directory is not in a work tree.
-fn places_one_by_one(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
+fn paths_one_by_one(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
     let inside = git.command("rev-parse --is-inside-work-tree");
     if inside.stdout_line(cancel)? != "true" {
         return Ok(None);
@@ -144,12 +146,7 @@ fn is_ignored(git: &Git, top: &Path, dir: &Path, cancel: &CancelToken) -> Result
     // The command has no `--literal-pathspecs`, but a path that starts with `./` is never a pattern.
     let below = Path::new(".").join(below);
     let command = git.command("check-ignore --quiet --").arg(&below);
-    let output = command.run(cancel)?;
-    match output.code {
-        Some(0) => Ok(true),
-        Some(1) => Ok(false),
-        Some(_) | None => Err(command.failure(&output)),
-    }
+    command.is_true(cancel)
 }
 
 /// Returns the output of a command as one path, which may contain line ends.
@@ -159,18 +156,12 @@ fn path_of(command: &GitCommand<'_>, cancel: &CancelToken) -> Result<PathBuf, Gi
         bytes.pop();
     }
     if !bytes.starts_with(b"/") {
-        return Err(GitError::UnexpectedOutput {
-            command: "rev-parse",
-            output: OsStr::from_bytes(&bytes).to_string_lossy().into_owned(),
-        });
+        return Err(GitError::unexpected(
+            "rev-parse",
+            String::from_utf8_lossy(&bytes),
+        ));
     }
     Ok(PathBuf::from(OsString::from_vec(bytes)))
-}
-
-pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 /// Returns the first line of git's message. The other lines are advice.

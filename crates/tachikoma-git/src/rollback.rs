@@ -252,8 +252,8 @@ impl Rollback {
     }
 
     /// Runs `git read-tree` with a configuration in which git does not remove files outside of a sparse checkout.
-    fn read_tree(&self, words: &'static str, cancel: &CancelToken) -> Result<(), GitError> {
-        let command = self.present.command(words).timeout(Some(READ_TREE_TIMEOUT));
+    fn read_tree(&self, args: &'static str, cancel: &CancelToken) -> Result<(), GitError> {
+        let command = self.present.command(args).timeout(Some(READ_TREE_TIMEOUT));
         let command = command.arg(&self.present.tree).arg(&self.target);
         // The backup hard-links the files, which changes their ctime, so git must not compare it.
         let command = command.config("core.trustctime=false").ends_with_caller();

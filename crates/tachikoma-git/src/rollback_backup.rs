@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use tachikoma_fs::atomic_file::{self, Durability};
-use tachikoma_fs::{FsError, make_dir};
+use tachikoma_fs::make_dir;
 
 use super::path::{ancestors, at, is_there, split_nul};
 use super::program::GitError;
@@ -93,12 +93,9 @@ impl RollbackBackup {
             None => FIRST,
         };
         let mut backup = Self::empty(loop_dir.join(name), top.to_owned());
-        let failed = |error: FsError, path: &Path| {
-            GitError::io("set aside", path)(io::Error::other(tachikoma_core::error_chain(&error)))
-        };
         // An incomplete backup of an earlier attempt is removed first.
         backup.remove();
-        make_dir(&backup.dir).map_err(|error| failed(error, &backup.dir))?;
+        make_dir(&backup.dir)?;
         let mut made = BTreeSet::new();
         for path in paths {
             let from = at(top, path);
@@ -118,8 +115,7 @@ impl RollbackBackup {
         }
         backup.made = made.into_iter().map(<[u8]>::to_vec).collect();
         let list = backup.dir.join(LIST);
-        let written = atomic_file::write_whole(&list, &backup.list(to), Durability::Synced);
-        written.map_err(|error| failed(error, &list))?;
+        atomic_file::write_whole(&list, &backup.list(to), Durability::Synced)?;
         Ok(backup)
     }
 

@@ -12,19 +12,20 @@ use tachikoma_store::{backup, layout, snapshot};
 /// Absolute paths from the settings. Other files in these directories belong to the user.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeFiles {
-    /// The state snapshot in all its forms.
-    snapshots: Vec<PathBuf>,
+    /// All possible paths of the state file (`state.json`): plain, compressed and encrypted.
+    state_files: Vec<PathBuf>,
     /// Directory of transcripts, with one directory for each loop.
     transcripts: PathBuf,
+    /// Directory of backups.
     backups: PathBuf,
 }
 
 impl RuntimeFiles {
     /// Returns the files that a loop with these settings writes.
     #[must_use]
-    pub fn new(snapshot: &Path, transcripts: &Path, backups: &Path) -> Self {
+    pub fn new(state_file: &Path, transcripts: &Path, backups: &Path) -> Self {
         Self {
-            snapshots: snapshot::all_places(snapshot),
+            state_files: snapshot::all_places(state_file),
             transcripts: transcripts.to_owned(),
             backups: backups.to_owned(),
         }
@@ -37,13 +38,13 @@ impl RuntimeFiles {
             let below = place.strip_prefix(top);
             below.is_ok_and(|below| !is_ours(below.as_os_str().as_bytes()))
         };
-        let is_some = self.snapshots.iter().chain(places).any(is_one);
+        let is_some = self.state_files.iter().chain(places).any(is_one);
         if is_some { self } else { Self::default() }
     }
 
     /// Returns whether the loop itself writes a path.
     pub fn has(&self, top: &Path, path: &[u8]) -> bool {
-        if self.snapshots.is_empty() {
+        if self.state_files.is_empty() {
             return false;
         }
         let path = top.join(OsStr::from_bytes(path));
@@ -53,9 +54,9 @@ impl RuntimeFiles {
             let below = path.strip_prefix(&self.transcripts).ok()?;
             layout::exact_id(below.iter().next()?.to_str()?)
         };
-        self.snapshots.contains(&path)
+        self.state_files.contains(&path)
             || (atomic_file::is_temporary(name)
-                && self.snapshots.iter().any(|file| is_in(file.parent())))
+                && self.state_files.iter().any(|file| is_in(file.parent())))
             || (is_in(Some(&self.backups)) && backup::is_name(name))
             || of_a_loop().is_some()
     }
@@ -98,12 +99,12 @@ mod tests {
         }
         let usual = |name: &str| top.join(".ralph").join(name);
         let usual = RuntimeFiles::new(&usual("state.json"), &usual("sessions"), &usual("backups"));
-        assert!(usual.below(top).snapshots.is_empty());
+        assert!(usual.below(top).state_files.is_empty());
         let elsewhere = Path::new("/elsewhere");
         assert!(
             RuntimeFiles::new(elsewhere, elsewhere, elsewhere)
                 .below(top)
-                .snapshots
+                .state_files
                 .is_empty()
         );
     }

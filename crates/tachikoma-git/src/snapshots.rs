@@ -204,13 +204,13 @@ pub fn delete_all(git: &Git, loop_id: LoopId) -> Result<(), GitError> {
 /// Prefix of references that a restore has renamed.
 const BEFORE_RESTORE: &str = "before-restore-";
 
-/// Renames the snapshots after iteration `behind`, because a restored loop repeats the later iterations.
+/// Renames the snapshots after iteration `last`, because a restored loop repeats the later iterations.
 ///
 /// # Errors
 /// Git fails, and no reference is renamed.
-pub fn rename_later(git: &Git, loop_id: LoopId, behind: u32) -> Result<(), GitError> {
+pub fn rename_later(git: &Git, loop_id: LoopId, last: u32) -> Result<(), GitError> {
     keep_as(git, loop_id, |name, commit| match name.parse() {
-        Ok(Moment::Iteration(iteration)) if iteration > behind => {
+        Ok(Moment::Iteration(iteration)) if iteration > last => {
             Some(format!("delete {REFS}/{loop_id}/{iteration} {commit}\n"))
         }
         Ok(Moment::Iteration(_) | Moment::Rollback(_)) | Err(_) => None,
@@ -265,8 +265,8 @@ fn keep_as(
 ///
 /// # Errors
 /// Git fails, or cannot use the repository.
-pub fn rename_later_in(dir: &Path, loop_id: LoopId, behind: u32) -> Result<(), String> {
-    in_repository_of(dir, |git| rename_later(git, loop_id, behind))
+pub fn rename_later_in(dir: &Path, loop_id: LoopId, last: u32) -> Result<(), String> {
+    in_repository_of(dir, |git| rename_later(git, loop_id, last))
 }
 
 /// Removes all references of a loop from the repository of a directory, if there is one.

@@ -14,7 +14,7 @@ use tachikoma_core::error_chain as chain;
 use tachikoma_store::lock;
 
 /// Maximum number of directories that are searched. Searching that many takes a tenth of a second.
-const LOOKED_AT_MAX: usize = 4000;
+const DIRS_MAX: usize = 4000;
 
 /// First entry of `git status --branch` when no branch is checked out. A branch cannot have such a name.
 const DETACHED: &[u8] = b"## HEAD (no branch)";
@@ -91,12 +91,12 @@ pub fn live_around(working_dir: &Path, top: &Path) -> Option<PathBuf> {
 }
 
 /// Searches the directories of a repository for a running loop, those near the top first, up to a limit.
-fn live_below(top: &Path, but_for: &Path) -> Option<PathBuf> {
+fn live_below(top: &Path, except: &Path) -> Option<PathBuf> {
     let mut waiting = VecDeque::from([top.to_owned()]);
-    let mut looked_at = 0;
+    let mut searched = 0;
     while let Some(dir) = waiting.pop_front() {
-        looked_at += 1;
-        if looked_at > LOOKED_AT_MAX {
+        searched += 1;
+        if searched > DIRS_MAX {
             return None;
         }
         // A directory that cannot be read is treated as one without a loop.
@@ -106,10 +106,10 @@ fn live_below(top: &Path, but_for: &Path) -> Option<PathBuf> {
             }
             let name = entry.file_name();
             if name == RALPH_DIR {
-                if dir != but_for && lock::is_held(&dir) {
+                if dir != except && lock::is_held(&dir) {
                     return Some(dir);
                 }
-            } else if name != ".git" && waiting.len() < LOOKED_AT_MAX {
+            } else if name != ".git" && waiting.len() < DIRS_MAX {
                 waiting.push_back(entry.path());
             }
         }

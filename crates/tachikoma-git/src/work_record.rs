@@ -64,16 +64,6 @@ pub struct LastSnapshot {
     pub commit: String,
 }
 
-/// Result of reading the record.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Remembered {
-    Work(Box<WorkRecord>),
-    /// There is no record, because the loop is new.
-    Nothing,
-    /// The record cannot be used, for this reason.
-    Damaged(String),
-}
-
 /// The first line of the record, with the checksum of the rest.
 #[derive(Serialize, Deserialize)]
 struct Header {
@@ -82,15 +72,15 @@ struct Header {
 }
 
 impl WorkRecord {
-    pub fn read(path: &Path) -> Remembered {
-        let bytes = match safe_read::read(path, BYTES_MAX) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Remembered::Nothing,
-            Err(error) => return Remembered::Damaged(error.to_string()),
-        };
-        match parse(&bytes) {
-            Ok(work) => Remembered::Work(Box::new(work)),
-            Err(why) => Remembered::Damaged(why),
+    /// Reads the record; `None` if there is none, because the loop is new.
+    ///
+    /// # Errors
+    /// The record cannot be used, for the returned reason.
+    pub fn read(path: &Path) -> Result<Option<Self>, String> {
+        match safe_read::read(path, BYTES_MAX) {
+            Ok(bytes) => parse(&bytes).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -106,9 +96,7 @@ impl WorkRecord {
         bytes.extend_from_slice(&body);
         bytes.push(b'\n');
         // The record is not synced. If it is lost in a power failure, some changes of the loop are not committed, but no data is lost.
-        write_whole(path, &bytes, Durability::Lazy).map_err(|error| {
-            GitError::io("write", path)(std::io::Error::other(tachikoma_core::error_chain(&error)))
-        })?;
+        write_whole(path, &bytes, Durability::Lazy)?;
         Ok(())
     }
 }
@@ -136,7 +124,7 @@ mod tests {
     fn work_record_round_trips_and_each_changed_byte_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("git-work.json");
-        assert_eq!(WorkRecord::read(&path), Remembered::Nothing);
+        assert_eq!(WorkRecord::read(&path), Ok(None));
         let work = WorkRecord {
             tree: "0".repeat(40),
             mine: [RepoPath::new(b"not-\xff-text")].into(),
@@ -144,18 +132,15 @@ mod tests {
             ..WorkRecord::default()
         };
         work.write(&path).unwrap();
-        assert_eq!(WorkRecord::read(&path), Remembered::Work(Box::new(work)));
+        assert_eq!(WorkRecord::read(&path), Ok(Some(work)));
         let good = std::fs::read(&path).unwrap();
         for at in 0..good.len() - 1 {
             let mut hurt = good.clone();
             hurt[at] ^= 1;
             std::fs::write(&path, &hurt).unwrap();
-            assert!(
-                matches!(WorkRecord::read(&path), Remembered::Damaged(_)),
-                "byte {at}"
-            );
+            assert!(WorkRecord::read(&path).is_err(), "byte {at}");
         }
         std::fs::write(&path, &good[..good.len() / 2]).unwrap();
-        assert!(matches!(WorkRecord::read(&path), Remembered::Damaged(_)));
+        assert!(WorkRecord::read(&path).is_err());
     }
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::LoopId;
 use tachikoma_runtime::clock;
 
-use super::change_owner::{Before, ChangeOwner, Since, attribute, is_changed_by};
+use super::change_owner::{Before, ChangeOwner, Since, attribute};
 use super::differences::{Differences, Dirty, differences, empty_tree, follow};
 use super::head::{self, head_stamp};
-use super::index::{Changes, LeftOut, LoopIndex};
+use super::index::{Changes, LeftOut, LeftOutReason, LoopIndex};
 use super::known_tree::KnownTree;
 use super::path::{RepoPath, list};
 use super::program::{CancelToken, GitError};
@@ -93,6 +93,17 @@ pub struct Warnings {
     pub pending: Vec<String>,
 }
 
+impl Warnings {
+    /// Lists the files that were not named in a warning yet, as text; `None` if there are none.
+    fn list_new<'a>(&mut self, files: impl Iterator<Item = &'a RepoPath>) -> Option<String> {
+        let mut new: Vec<_> = files
+            .filter(|path| self.reported.insert((*path).clone()))
+            .collect();
+        new.sort();
+        (!new.is_empty()).then(|| list(&new))
+    }
+}
+
 /// References of the loop's snapshots.
 #[derive(Debug, Default)]
 pub struct SnapshotRefs {
@@ -107,8 +118,8 @@ pub struct SnapshotRefs {
 impl Detector {
     pub fn new(repository: &Repository, cancel: &CancelToken) -> Result<Self, GitError> {
         let mut ignore_files = vec![repository.common_dir.join("info/exclude")];
-        let words = "config --type=path --default ~/.config/git/ignore --get core.excludesFile";
-        let output = repository.git.command(words).run(cancel)?;
+        let args = "config --type=path --default ~/.config/git/ignore --get core.excludesFile";
+        let output = repository.git.command(args).run(cancel)?;
         if output.code == Some(0) {
             let line = output.stdout.strip_suffix(b"\n").unwrap_or(&output.stdout);
             ignore_files.push(repository.top.join(RepoPath::new(line).as_path()));
@@ -337,60 +348,44 @@ impl WorkTracker {
 
     fn warn_left_out(&mut self, left_out: &[LeftOut], survey: &mut Survey) {
         let max = self.loop_index.rules.max_file_bytes;
-        let (mut large, mut unreadable, mut over_budget) = (Vec::new(), Vec::new(), Vec::new());
-        for file in left_out {
-            if self.warnings.reported.insert(file.path().clone()) {
-                match file {
-                    LeftOut::Large(path) => large.push(path),
-                    LeftOut::Unreadable(path) => unreadable.push(path),
-                    LeftOut::OverBudget(path) => over_budget.push(path),
-                }
-            }
-        }
-        for (paths, why) in [
-            (large, format!("above git.max_file_bytes = {max}")),
-            (unreadable, "which git cannot read".to_owned()),
+        for (reason, which) in [
             (
-                over_budget,
-                "because new files exceed 1 GiB together; add files that need not be kept to .gitignore"
+                LeftOutReason::Large,
+                format!("larger than `git.max_file_bytes` ({max} bytes)"),
+            ),
+            (LeftOutReason::Unreadable, "that git cannot read".to_owned()),
+            (
+                LeftOutReason::OverBudget,
+                "beyond 1 GiB of new files (add files that need not be committed to .gitignore)"
                     .to_owned(),
             ),
         ] {
-            if !paths.is_empty() {
-                let paths = list(&paths);
-                let warning = format!("left out of snapshots and commits: {paths}, {why}");
+            let files = left_out.iter().filter(|file| file.reason == reason);
+            if let Some(paths) = self.warnings.list_new(files.map(|file| &file.path)) {
+                let warning =
+                    format!("files {which} are left out of snapshots and commits: {paths}");
                 survey.warnings.push(warning);
             }
         }
     }
 
     fn warn_not_committed(&mut self, not_ours: &[RepoPath], survey: &mut Survey) {
-        let new: Vec<&RepoPath> = not_ours
-            .iter()
-            .filter(|path| self.warnings.reported.insert((*path).clone()))
-            .collect();
-        if !new.is_empty() {
+        if let Some(paths) = self.warnings.list_new(not_ours.iter()) {
             survey.warnings.push(format!(
-                "not committed, because it had uncommitted changes that the loop did not make: {}",
-                list(&new),
+                "files with uncommitted changes that the loop did not make are not committed: {paths}"
             ));
         }
     }
 
     fn warn_protected(&mut self, owner: ChangeOwner, survey: &mut Survey) {
         let changed = std::mem::take(&mut self.detector.protected_changed);
-        if owner != ChangeOwner::Loop {
-            return;
-        }
-        let changed: BTreeSet<RepoPath> = changed.into_iter().collect();
-        let new: Vec<&RepoPath> = changed.difference(&self.warnings.reported).collect();
-        if !new.is_empty() {
+        if owner == ChangeOwner::Loop
+            && let Some(paths) = self.warnings.list_new(changed.iter())
+        {
             survey.warnings.push(format!(
-                "left out of snapshots and commits: {}, which `git.protected` names",
-                list(&new)
+                "files that match a pattern in `git.protected` are left out of snapshots and commits: {paths}"
             ));
         }
-        self.warnings.reported.extend(changed);
     }
 
     /// Records which left-out files belong to others, because they may be tracked later.
@@ -400,14 +395,10 @@ impl WorkTracker {
         owner: ChangeOwner,
     ) -> Result<(), GitError> {
         let top = &self.loop_index.repository.top;
-        let is_theirs = |path: &&RepoPath| match owner {
-            ChangeOwner::Others => true,
-            ChangeOwner::Loop => false,
-            ChangeOwner::LoopUntil(death) => !is_changed_by(&top.join(path.as_path()), death),
-            ChangeOwner::LoopSince(start) => is_changed_by(&top.join(path.as_path()), start),
-        };
-        let theirs = left_out.iter().map(LeftOut::path).filter(is_theirs);
-        let new: Vec<&RepoPath> = theirs
+        let new: Vec<&RepoPath> = left_out
+            .iter()
+            .map(|file| &file.path)
+            .filter(|path| !owner.is_loop(&top.join(path.as_path())))
             .filter(|path| !self.work.theirs.contains(*path) && !self.work.mine.contains(*path))
             .collect();
         if new.is_empty() {

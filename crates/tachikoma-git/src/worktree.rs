@@ -45,11 +45,11 @@ pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
 fn changed(git: &GitQueries, start: &str) -> Option<Vec<String>> {
     let prefix = git.stdout(git.git.command("rev-parse --show-prefix"))?;
     let prefix = String::from_utf8_lossy(&prefix).trim_end().to_owned();
-    let words =
+    let args =
         "diff --name-only -z --no-renames --no-ext-diff --no-textconv --ignore-submodules=dirty";
-    let tracked = git.stdout(git.git.command(words).arg(start).arg("--"))?;
-    let words = "ls-files -z --others --exclude-standard --full-name -- :/";
-    let untracked = git.stdout(git.git.command(words))?;
+    let tracked = git.stdout(git.git.command(args).arg(start).arg("--"))?;
+    let args = "ls-files -z --others --exclude-standard --full-name -- :/";
+    let untracked = git.stdout(git.git.command(args))?;
     let files: BTreeSet<String> = [tracked, untracked]
         .iter()
         .flat_map(|stdout| complete_parts(stdout))

@@ -27,8 +27,8 @@ pub struct WorktreeTree {
 
 impl WorktreeTree {
     /// Builds a git command that uses the temporary index.
-    pub fn command(&self, words: &'static str) -> GitCommand<'_> {
-        self.repository.git.command(words).index(&self.index.0)
+    pub fn command(&self, args: &'static str) -> GitCommand<'_> {
+        self.repository.git.command(args).index(&self.index.0)
     }
 
     /// Lists the files that differ from the temporary index.
@@ -60,7 +60,7 @@ pub fn worktree_tree(
         &repository.index
     };
     let index = TemporaryIndex::of(base.is_file().then_some(base), loop_dir)?;
-    let command = |words| repository.git.command(words).index(&index.0);
+    let command = |args| repository.git.command(args).index(&index.0);
     let changed = command(CHANGED).stdout(cancel)?;
     let new = command("ls-files -z --others --exclude-standard").stdout(cancel)?;
     let known = command("ls-tree -r -z --name-only")

@@ -162,7 +162,7 @@ pub async fn backup(store_config: &StoreConfig, loop_id: LoopId) -> Result<Taken
     if store_config.cloud.is_some() {
         let owed = found.state.needs_survey();
         let owner = match &lock {
-            Some(lock) => ChangeOwner::since_last_survey(owed, lock.died(), found.state.time),
+            Some(lock) => ChangeOwner::since_last_survey(owed, lock.died, found.state.time),
             None if owed => ChangeOwner::Loop,
             None => ChangeOwner::Others,
         };
@@ -237,7 +237,7 @@ pub async fn purge(store_config: &StoreConfig) -> Result<Purged, OfflineError> {
         &store_config.snapshot,
     )?;
     let lock = WorkLock::acquire(&store_config.working_dir).await?;
-    if let Some(dead) = lock.crashed() {
+    if let Some(dead) = &lock.crashed {
         // The leftover processes are ended first, because their loop id is read from the lock file.
         let _ = orphans::end_leftovers(&dead.loop_id.to_string());
         temporary::clear(&store_config.temporary_dir, dead.loop_id);
@@ -251,7 +251,7 @@ pub async fn purge(store_config: &StoreConfig) -> Result<Purged, OfflineError> {
 /// A runner is running a loop there, or the lock cannot be used.
 pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
     let lock = WorkLock::acquire(working_dir).await?;
-    if let Some(dead) = lock.crashed() {
+    if let Some(dead) = &lock.crashed {
         let _ = orphans::end_leftovers(&dead.loop_id.to_string());
     }
     Ok(lock)

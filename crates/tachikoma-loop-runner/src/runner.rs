@@ -272,7 +272,7 @@ impl LoopRunner {
             pid: std::process::id(),
             since: actor.clock.now(),
             containment,
-            follows_until: actor.storage.lock.was_alive().map(clock::timestamp_of),
+            follows_until: actor.storage.lock.was_alive.map(clock::timestamp_of),
             repository: actor.policy.autocommit.map(|rules| rules.repository),
         };
         for record in std::mem::take(&mut opening.recorded) {

@@ -215,14 +215,6 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A response before its body is read.
-#[derive(Debug)]
-struct Reply {
-    response: Response<Incoming>,
-    /// Keeps the connection open until the reply is dropped.
-    connection: Connection,
-}
-
 /// Keeps a connection open.
 #[derive(Debug)]
 struct Connection {
@@ -316,10 +308,7 @@ impl Client {
     }
 
     async fn exchange(&self, request: &Request<'_>) -> Result<Value, Failure> {
-        let Reply {
-            response,
-            connection: _connection,
-        } = self.send(request).await?;
+        let (response, _connection) = self.send(request).await?;
         let status = response.status();
         // Query and body are not logged, because they may contain paths and texts.
         tracing::debug!(
@@ -370,10 +359,7 @@ impl Client {
         let failed = |failure| self.error(&request, failure);
         let answered = tokio::time::timeout(request.timeout, self.send(&request)).await;
         let answered = answered.unwrap_or_else(|_| Err(Failure::timeout(request.timeout)));
-        let Reply {
-            response,
-            connection,
-        } = answered.map_err(failed)?;
+        let (response, connection) = answered.map_err(failed)?;
         let content_type = content_type_of(&response);
         if !response.status().is_success() {
             return Err(failed(Failure::Refused {
@@ -389,7 +375,11 @@ impl Client {
         Ok(EventStream::new(response.into_body(), connection))
     }
 
-    async fn send(&self, request: &Request<'_>) -> Result<Reply, Failure> {
+    /// Sends a request. Returns the response before its body is read, and the connection, which must stay open until then.
+    async fn send(
+        &self,
+        request: &Request<'_>,
+    ) -> Result<(Response<Incoming>, Connection), Failure> {
         let directory = self.directory.as_deref();
         let target = self.address.target(request.path, directory, request.query);
         let mut builder = hyper::Request::builder()
@@ -425,13 +415,11 @@ impl Client {
             let given = self.login.is_some();
             return Err(Failure::Unauthorized { given });
         }
-        Ok(Reply {
-            response,
-            connection: Connection {
-                _sender: sender,
-                _driver: task,
-            },
-        })
+        let connection = Connection {
+            _sender: sender,
+            _driver: task,
+        };
+        Ok((response, connection))
     }
 
     /// Connects, and checks before and after that which process listens at the address. If the same socket listened both times, it

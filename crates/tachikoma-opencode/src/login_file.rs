@@ -49,6 +49,8 @@ pub fn read(dir: &Path) -> Result<Option<Login>, StoreError> {
     };
     // The error must not quote the password.
     serde_json::from_slice(&bytes).map(Some).map_err(|_| {
-        StoreError::io("read", &path)(std::io::Error::other("it is not the login of a server"))
+        StoreError::io("read", &path)(std::io::Error::other(
+            "the file does not contain the user name and the password of a server",
+        ))
     })
 }

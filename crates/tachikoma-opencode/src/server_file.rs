@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tachikoma_core::supervise::{ServerPhase, ServerState};
+use tachikoma_core::supervise::{ServerEnd, ServerPhase, ServerState};
 use tachikoma_core::{Generation, Timestamp};
 use tachikoma_fs::atomic_file::{Durability, write_whole};
 use tachikoma_fs::{is_missing, safe_read};
@@ -60,7 +60,7 @@ impl Default for ServerFile {
             url: None,
             pid: None,
             generation: 0,
-            why: Some("it was not started".to_owned()),
+            why: Some("the server was not started".to_owned()),
             until: None,
             version: None,
         }
@@ -88,7 +88,7 @@ impl ServerFile {
         }
         Ok(Some(Self {
             generation: file.generation,
-            why: Some("its supervisor is gone".to_owned()),
+            why: Some("the supervisor of the server is no longer running".to_owned()),
             ..Self::default()
         }))
     }
@@ -113,62 +113,38 @@ impl ServerFile {
 impl From<&ServerState> for ServerFile {
     fn from(state: &ServerState) -> Self {
         let last_end = || state.last_end.as_ref().map(ToString::to_string);
-        let file = Self {
-            state: Condition::Stopped,
-            url: None,
+        let (condition, why) = match &state.phase {
+            ServerPhase::Idle => (
+                Condition::Stopped,
+                Some("the supervisor was stopped".to_owned()),
+            ),
+            ServerPhase::Starting { .. } => (Condition::Starting, last_end()),
+            ServerPhase::Ready { .. } => (Condition::Ready, None),
+            ServerPhase::Ending { purpose, .. } => {
+                let purpose = purpose.clone();
+                let end = ServerEnd::Ended { purpose };
+                (Condition::Restarting, Some(end.to_string()))
+            }
+            ServerPhase::Gone | ServerPhase::Waiting { .. } => (Condition::Restarting, last_end()),
+            ServerPhase::Down { reason } => (Condition::Stopped, Some(reason.to_string())),
+            ServerPhase::GaveUp { why } => (Condition::GaveUp, Some(why.clone())),
+        };
+        let until = match &state.phase {
+            ServerPhase::Starting { until, .. } | ServerPhase::Waiting { until } => Some(*until),
+            _ => None,
+        };
+        let (url, version) = match &state.phase {
+            ServerPhase::Ready { url, version, .. } => (Some(url.clone()), version.clone()),
+            _ => (None, None),
+        };
+        Self {
+            state: condition,
+            url,
             pid: state.phase.pid(),
             generation: state.generation.0,
-            why: None,
-            until: None,
-            version: None,
-        };
-        match &state.phase {
-            ServerPhase::Idle => Self {
-                why: Some("its supervisor was stopped".to_owned()),
-                ..file
-            },
-            ServerPhase::Starting { until, .. } => Self {
-                state: Condition::Starting,
-                until: Some(*until),
-                why: last_end(),
-                ..file
-            },
-            ServerPhase::Ready { url, version, .. } => Self {
-                state: Condition::Ready,
-                url: Some(url.clone()),
-                version: version.clone(),
-                ..file
-            },
-            ServerPhase::Ending { purpose, .. } => {
-                let end = tachikoma_core::supervise::ServerEnd::Ended {
-                    purpose: purpose.clone(),
-                };
-                Self {
-                    state: Condition::Restarting,
-                    why: Some(end.to_string()),
-                    ..file
-                }
-            }
-            ServerPhase::Gone => Self {
-                state: Condition::Restarting,
-                why: last_end(),
-                ..file
-            },
-            ServerPhase::Waiting { until } => Self {
-                state: Condition::Restarting,
-                until: Some(*until),
-                why: last_end(),
-                ..file
-            },
-            ServerPhase::Down { reason } => Self {
-                why: Some(reason.to_string()),
-                ..file
-            },
-            ServerPhase::GaveUp { why } => Self {
-                state: Condition::GaveUp,
-                why: Some(why.clone()),
-                ..file
-            },
+            why,
+            until,
+            version,
         }
     }
 }

@@ -27,7 +27,7 @@ use tachikoma_store::StoreError;
 use tachikoma_store::lock::Holder;
 
 pub use actor::Supervisor;
-pub use command_line::words as command_line;
+pub use command_line::argv as command_line;
 pub use control::{SupervisorClient, SupervisorClientError, SupervisorRequest};
 pub use handle::{Ended, SettingsReader, SupervisorHandle};
 pub use journal::read_records;
@@ -136,7 +136,7 @@ fn policy(settings: &OpenCodeSettings, signals: StopSignals) -> ServerPolicy {
 
 /// Checks the settings before the server is started.
 fn check(settings: &OpenCodeSettings, has_password: bool) -> Result<(), SupervisorError> {
-    command_line::words(settings).map_err(SupervisorError::Settings)?;
+    command_line::argv(settings).map_err(SupervisorError::Settings)?;
     let host = &settings.serve_hostname;
     if !has_password && !command_line::is_loopback(host) {
         return Err(SupervisorError::Settings(format!(

@@ -150,7 +150,10 @@ pub fn take(
     // The backup exists now, so later errors are only warnings.
     let mut troubles = Vec::new();
     if let Err(error) = sync_dir(&backups.dir) {
-        troubles.push(chain(&error));
+        let error = chain(&error);
+        troubles.push(format!(
+            "a power failure may delete the new backup, because its directory could not be synced ({error})"
+        ));
     }
     troubles.extend(files::rotate(
         backups,

@@ -41,8 +41,8 @@ pub enum Remainder {
     Torn,
 }
 
-/// Error text for [`Remainder::Spoilt`].
-pub const SPOILT: &str = "there is data after its record";
+/// Description of the damage if a line has more data than its record ([`Remainder::Spoilt`]).
+pub const SPOILT: &str = "there is data after the record";
 
 /// Classifies the data after the last line end. A record with a damaged line end is not treated as an incomplete line.
 pub fn remainder(text: &[u8]) -> Remainder {
@@ -59,9 +59,9 @@ pub fn remainder(text: &[u8]) -> Remainder {
         crc = crc32c::crc32c_append(crc, &text[added..at]);
         added = at;
         let stated = format!("{crc:08x}\"}}");
-        let behind = &text[at + mark.len()..text_len];
-        if behind.starts_with(stated.as_bytes()) {
-            return if behind.len() == stated.len() && text_len == text.len() {
+        let rest = &text[at + mark.len()..text_len];
+        if rest.starts_with(stated.as_bytes()) {
+            return if rest.len() == stated.len() && text_len == text.len() {
                 Remainder::Record
             } else {
                 Remainder::Spoilt

@@ -80,7 +80,7 @@ pub fn read(dir: &Path, session: SessionNo, encryption: &Encryption) -> io::Resu
 ///
 /// # Errors
 /// The hand-off cannot be written.
-pub fn keep(
+pub fn write(
     dir: &Path,
     session: SessionNo,
     text: &str,
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(read(dir, SessionNo(2), &Encryption::plain()).unwrap(), None);
         let last = u32::try_from(CHECKPOINTS_KEPT).unwrap() + 5;
         for number in 2..=last {
-            keep(
+            write(
                 dir,
                 SessionNo(number),
                 &format!("to {number}\n"),
@@ -148,7 +148,7 @@ mod tests {
     fn foreign_files_are_not_listed_as_hand_offs() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
-        keep(dir, SessionNo(3), "good", &Encryption::plain()).unwrap();
+        write(dir, SessionNo(3), "good", &Encryption::plain()).unwrap();
         let checkpoints = super::dir(dir);
         for name in ["03.md", "x.md", "3.md.bak", "notes.txt"] {
             std::fs::write(checkpoints.join(name), "theirs").unwrap();

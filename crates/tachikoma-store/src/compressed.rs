@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -13,9 +13,10 @@ use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 use tachikoma_fs::safe_read;
 
 use super::encryption::convert::is_same;
-use super::encryption::lines::{OnDamage, Place};
+use super::encryption::lines::OnDamage;
 use super::encryption::{Decrypted, Encryption};
 use super::is_damage;
+use super::layout::with_suffix;
 
 /// Extension of a compressed file.
 pub const SUFFIX: &str = ".zst";
@@ -32,36 +33,24 @@ const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Size of the read buffer in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// An open file, plain or compressed.
-pub struct Opened {
-    /// Path of the file that is read: the plain or the compressed one.
-    pub path: PathBuf,
-    /// The decompressed and decrypted content.
-    pub content: Box<dyn BufRead>,
-    /// Current position in the file; `None` unless the file is encrypted line by line.
-    pub place: Option<Place>,
-    /// Line number in the file of the first line of `content`.
-    pub first_line: usize,
-    /// Name under which the file was created; `None` unless it is encrypted line by line.
-    of: Option<String>,
-}
-
 /// Opens a file by its plain or compressed name. Rejects other kinds of files, and encrypted files that were renamed.
 ///
 /// # Errors
 /// The file cannot be opened. Damage of a compressed file is found only while it is read, see [`is_damage`].
-pub fn open(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
+pub fn open(path: &Path, encryption: &Encryption) -> io::Result<Decrypted> {
     let opened = open_with(path, encryption, OnDamage::Fail, safe_read::open)?;
     let name = opened.path.file_name().and_then(|name| name.to_str());
     let is_it = |of: &String| of.rsplit('/').next() == name;
     match opened.of.as_ref().filter(|of| !is_it(of)) {
-        Some(of) => Err(damage(format!("it was encrypted as {of}, and was renamed"))),
+        Some(of) => Err(damage(format!(
+            "the file was encrypted under the name {of} and renamed later"
+        ))),
         None => Ok(opened),
     }
 }
 
 /// Opens a segment of a journal. Lines that cannot be decrypted are returned unchanged, for callers that check each line.
-pub fn open_lines(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
+pub fn open_lines(path: &Path, encryption: &Encryption) -> io::Result<Decrypted> {
     open_with(path, encryption, OnDamage::Pass, safe_read::open)
 }
 
@@ -69,7 +58,7 @@ pub fn open_lines(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
 ///
 /// # Errors
 /// The same errors as [`open`].
-pub fn open_named(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
+pub fn open_named(path: &Path, encryption: &Encryption) -> io::Result<Decrypted> {
     open_with(path, encryption, OnDamage::Fail, |path| File::open(path))
 }
 
@@ -78,11 +67,11 @@ fn open_with(
     encryption: &Encryption,
     on_damage: OnDamage,
     open: impl Fn(&Path) -> io::Result<File>,
-) -> io::Result<Opened> {
+) -> io::Result<Decrypted> {
     let (path, file) = match open(path) {
         Ok(file) => (path.to_owned(), file),
         Err(error) if error.kind() == ErrorKind::NotFound && !is_compressed(path) => {
-            let compressed = compressed_path(path);
+            let compressed = with_suffix(path, SUFFIX);
             let file = open(&compressed).map_err(|_| error)?;
             (compressed, file)
         }
@@ -97,12 +86,10 @@ fn open_with(
         true => unpack(decrypted.content),
         false => decrypted.content,
     };
-    Ok(Opened {
+    Ok(Decrypted {
         path,
         content,
-        place: decrypted.place,
-        first_line: decrypted.first_line,
-        of: decrypted.of,
+        ..decrypted
     })
 }
 
@@ -276,7 +263,9 @@ fn compare(
         fail_if_canceled(canceled)
     })? {
         true => Ok(()),
-        false => Err(damage("the written file has other content".to_owned())),
+        false => Err(damage(
+            "the compressed file differs from the original".to_owned(),
+        )),
     }
 }
 
@@ -352,20 +341,15 @@ fn check_end(decoder: &mut Decoder) -> io::Result<()> {
         return Err(damage("its checksum does not match".to_owned()));
     }
     if !decoder.get_mut().fill_buf()?.is_empty() {
-        return Err(damage("there is data after its end".to_owned()));
+        return Err(damage(
+            "there is data after the end of the compressed data".to_owned(),
+        ));
     }
     Ok(())
 }
 
 fn damage(what: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
-}
-
-/// Returns the name of the compressed file.
-pub fn compressed_path(plain: &Path) -> PathBuf {
-    let mut name = plain.as_os_str().to_owned();
-    name.push(SUFFIX);
-    name.into()
 }
 
 #[cfg(test)]

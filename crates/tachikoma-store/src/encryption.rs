@@ -20,6 +20,7 @@ use tachikoma_fs::atomic_file::{Durability, FileMark, write_whole};
 use tachikoma_fs::safe_read;
 
 use super::error::{StoreError, is_locked, locked};
+use super::layout::with_suffix;
 use header::PublicHeader;
 pub use keys::{KeySource, Passphrase};
 use keys::{NO_KEY, Opener, RecipientSet, Ring};
@@ -38,6 +39,7 @@ const AGE: &[u8] = b"age-encryption.org/";
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The keys for stored files. Without keys, new files are not encrypted, and encrypted files cannot be read.
+#[must_use]
 #[derive(Clone, Default)]
 pub struct Encryption {
     /// The keys; `None` without encryption. They are loaded at their first use, because unlocking with a passphrase takes a second.
@@ -58,13 +60,11 @@ impl fmt::Debug for Encryption {
 
 impl Encryption {
     /// Returns an `Encryption` without keys: new files are not encrypted.
-    #[must_use]
     pub fn plain() -> Self {
         Self::default()
     }
 
     /// Returns an `Encryption` that loads its keys at their first use.
-    #[must_use]
     pub fn new(source: KeySource) -> Self {
         let encrypts = source.encrypt;
         if !encrypts && !source.has_keys() {
@@ -77,7 +77,6 @@ impl Encryption {
     }
 
     /// Returns an `Encryption` with keys that cannot be loaded. Encrypted files are rejected with the reason `why`.
-    #[must_use]
     pub fn lost(why: &str) -> Self {
         let why =
             format!("it is encrypted, and the settings that name its key cannot be read: {why}");
@@ -110,12 +109,10 @@ impl Encryption {
     /// Returns the path with the extension of encrypted files if new files are encrypted, otherwise the path unchanged.
     #[must_use]
     pub fn named(&self, path: PathBuf) -> PathBuf {
-        if !self.encrypts() {
-            return path;
+        match self.encrypts() {
+            true => with_suffix(&path, SUFFIX),
+            false => path,
         }
-        let mut name = path.into_os_string();
-        name.push(SUFFIX);
-        name.into()
     }
 
     /// Returns the keys; `None` if new files are not encrypted.
@@ -261,6 +258,7 @@ impl Encryption {
         if begins.starts_with(lines::BEGINNING) {
             let lines = Lines::new(source, self, on_damage)?;
             return Ok(Decrypted {
+                path: PathBuf::new(),
                 place: Some(lines.place()),
                 first_line: lines.first_line(),
                 of: lines.of(),
@@ -292,7 +290,9 @@ impl Encryption {
 
 /// The decrypted content of an open file. A plain file is passed on unchanged.
 pub struct Decrypted {
-    /// The decrypted content.
+    /// Path of the file, plain or compressed; empty if the caller opened the file.
+    pub path: PathBuf,
+    /// The decrypted content, also decompressed if the file was opened by its path.
     pub content: Box<dyn io::BufRead>,
     /// Current position in the file; `None` unless the file is encrypted line by line.
     pub place: Option<lines::Place>,
@@ -306,6 +306,7 @@ impl Decrypted {
     /// Returns content that is not encrypted line by line.
     pub fn new(content: impl io::BufRead + 'static) -> Self {
         Self {
+            path: PathBuf::new(),
             content: Box::new(content),
             place: None,
             first_line: 1,

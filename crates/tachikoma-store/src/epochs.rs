@@ -15,12 +15,6 @@ pub struct Epochs<'a> {
     encryption: &'a Encryption,
 }
 
-/// Data of the first record of a segment.
-struct Opened {
-    epoch: Epoch,
-    seq: Seq,
-}
-
 impl<'a> Epochs<'a> {
     /// Reads the segments in `dir`.
     pub fn of(dir: &Path, encryption: &'a Encryption) -> Self {
@@ -32,29 +26,27 @@ impl<'a> Epochs<'a> {
         }
     }
 
-    fn opened(&self, path: &Path) -> Option<Opened> {
+    /// Returns the epoch and the number of the first record of a segment; `None` if it cannot be read.
+    fn opened(&self, path: &Path) -> Option<(Epoch, Seq)> {
         let first = journal::first_record(migrate::JOURNAL, path, self.encryption)?;
-        let seq = first.seq;
-        if let LoopEvent::SegmentOpened { epoch, .. } = first.event {
-            return Some(Opened { epoch, seq });
+        match first.event {
+            LoopEvent::SegmentOpened { epoch, .. } => Some((epoch, first.seq)),
+            _ => None,
         }
-        None
     }
 
     /// Returns the current epoch; `None` if it cannot be read.
     pub fn current(&self) -> Option<Epoch> {
-        let newest_first = self.segments.iter().rev();
-        newest_first
-            .filter_map(|(_, path)| self.opened(path))
-            .map(|opened| opened.epoch)
-            .next()
+        let mut newest_first = self.segments.iter().rev();
+        let (epoch, _) = newest_first.find_map(|(_, path)| self.opened(path))?;
+        Some(epoch)
     }
 
     /// Returns the position of an epoch in the journal; `None` if the journal does not have it.
     pub fn rank(&self, epoch: &Epoch) -> Option<usize> {
         let is_it = |(_, path): &(u32, PathBuf)| {
             self.opened(path)
-                .is_some_and(|opened| opened.epoch == *epoch)
+                .is_some_and(|(opened, _)| opened == *epoch)
         };
         self.segments.iter().rposition(is_it)
     }
@@ -70,8 +62,8 @@ impl<'a> Epochs<'a> {
     pub fn may_have(&self, epoch: &Epoch, seq: Seq) -> bool {
         for (_, path) in self.segments.iter().rev() {
             match self.opened(path) {
-                Some(opened) if opened.epoch == *epoch => return true,
-                Some(opened) if opened.seq <= seq => return false,
+                Some((opened, _)) if opened == *epoch => return true,
+                Some((_, first)) if first <= seq => return false,
                 Some(_) => {}
                 // An unreadable segment may belong to that epoch.
                 None => return true,
@@ -87,8 +79,8 @@ impl<'a> Epochs<'a> {
         }
         for (number, path) in self.segments.iter().rev() {
             match self.opened(path) {
-                Some(opened) if opened.epoch == *epoch => return true,
-                Some(opened) if opened.seq <= seq => return false,
+                Some((opened, _)) if opened == *epoch => return true,
+                Some((_, first)) if first <= seq => return false,
                 Some(_) => {}
                 // The first segment always belongs to the loop. Any other unreadable segment may belong to another epoch.
                 None => return *number == 1 && segment == Some(1),
@@ -104,6 +96,6 @@ impl<'a> Epochs<'a> {
             return false;
         }
         let next = following.next();
-        next.is_none_or(|(_, path)| self.opened(path).is_some_and(|opened| opened.seq > seq))
+        next.is_none_or(|(_, path)| self.opened(path).is_some_and(|(_, first)| first > seq))
     }
 }

@@ -135,7 +135,7 @@ impl Journal {
         encryption: &Encryption,
     ) -> Result<Self, StoreError> {
         if compressed::is_compressed(&path) {
-            let source = std::io::Error::other("it is closed, and never written again");
+            let source = std::io::Error::other("the segment is closed and is never written again");
             return Err(StoreError::io("append to", &path)(source));
         }
         let file = private()
@@ -200,21 +200,6 @@ impl Journal {
         let mut journal = Self::new_segment(dir, segment, encryption)?;
         journal.open_segment(state, now, after_loss, new_epoch())?;
         Ok(journal)
-    }
-
-    /// Writes the first record of a segment that is empty.
-    pub fn begin_segment(
-        &mut self,
-        state: &mut State,
-        now: Timestamp,
-        after_loss: bool,
-    ) -> Result<(), StoreError> {
-        let epoch = if after_loss {
-            new_epoch()
-        } else {
-            state.epoch.clone()
-        };
-        self.open_segment(state, now, after_loss, epoch).map(drop)
     }
 
     /// Appends records and syncs them.
@@ -352,7 +337,8 @@ impl Journal {
         Ok(Self::empty(dir, path, file, segment, encryption))
     }
 
-    fn open_segment(
+    /// Writes the first record of an empty segment and returns it. An unknown epoch is replaced by a new one.
+    pub fn open_segment(
         &mut self,
         state: &mut State,
         now: Timestamp,
@@ -360,10 +346,9 @@ impl Journal {
         epoch: Epoch,
     ) -> Result<Record, StoreError> {
         // A loop of a version without epochs gets a new one.
-        let epoch = if epoch.is_unknown() {
-            new_epoch()
-        } else {
-            epoch
+        let epoch = match epoch.is_unknown() {
+            true => new_epoch(),
+            false => epoch,
         };
         let record = Record {
             seq: state.seq.next(),

@@ -68,9 +68,12 @@ fn holder_text(holder: Option<&Holder>) -> String {
 #[derive(Debug)]
 pub struct WorkLock {
     file: File,
-    crashed: Option<Holder>,
-    died: Option<SystemTime>,
-    was_alive: Option<SystemTime>,
+    /// The runner that held the lock before and crashed; `None` if the last runner released it.
+    pub crashed: Option<Holder>,
+    /// When the crashed runner and all its processes had ended; `None` if its guard did not record that.
+    pub died: Option<SystemTime>,
+    /// When the crashed runner, or its guard, last updated the lock file; `None` if the last runner released the lock.
+    pub was_alive: Option<SystemTime>,
     /// The content that this process wrote into the lock file.
     signature: Vec<u8>,
 }
@@ -151,24 +154,6 @@ impl WorkLock {
         }))
     }
 
-    /// Returns the runner that held the lock before and crashed; `None` if the last runner released it.
-    #[must_use]
-    pub fn crashed(&self) -> Option<&Holder> {
-        self.crashed.as_ref()
-    }
-
-    /// Returns when the crashed runner and all its processes had ended; `None` if its guard did not record that.
-    #[must_use]
-    pub fn died(&self) -> Option<SystemTime> {
-        self.died
-    }
-
-    /// Returns when the crashed runner, or its guard, last updated the lock file.
-    #[must_use]
-    pub fn was_alive(&self) -> Option<SystemTime> {
-        self.was_alive
-    }
-
     /// Updates the modification time of the lock file, which shows that the holder is alive.
     pub fn touch(&self) {
         // If the update fails and the runner crashes, its running time is counted only up to its last record.
@@ -229,17 +214,21 @@ impl WorkLock {
                 }
                 self.write_signature()
                     .map_err(StoreError::io("write", &path))?;
-                return Ok(Some("its file was changed; it was signed again".to_owned()));
+                return Ok(Some(
+                    "another program changed the file; the runner wrote it again".to_owned(),
+                ));
             }
-            Ok(_) => "another file was in its place",
-            Err(error) if is_missing(&error) => "its file was gone",
+            Ok(_) => "another file was at its path",
+            Err(error) if is_missing(&error) => "the file was missing",
             // If the lock file cannot be examined, it counts as unchanged.
             Err(_) => return Ok(None),
         };
         self.retake(working_dir, &path).await?;
         // The command that deleted the lock file may have deleted the `.gitignore` file, too.
         ignore(&working_dir.join(RALPH_DIR));
-        Ok(Some(format!("{wrong}; a new one was made and locked")))
+        Ok(Some(format!(
+            "{wrong}; the runner created and locked a new one"
+        )))
     }
 
     async fn retake(&mut self, working_dir: &Path, path: &Path) -> Result<(), LockError> {

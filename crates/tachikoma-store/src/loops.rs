@@ -69,7 +69,7 @@ pub fn find(
     snapshot: &Path,
     encryption: &Encryption,
 ) -> Result<Found, StoreError> {
-    let (mut found, unreadable) = look(working_dir, encryption)?;
+    let (mut found, unreadable) = list_loops(working_dir, encryption)?;
     // An unreadable snapshot names no loop. Code that needs the snapshot reports the error.
     if let Ok(Some(saved)) = snapshot::read(snapshot, encryption)
         && !found.iter().any(|(_, loop_id)| *loop_id == saved.loop_id)
@@ -89,13 +89,15 @@ pub fn unarchived(
     working_dir: &Path,
     encryption: &Encryption,
 ) -> Result<Vec<(Timestamp, LoopId)>, StoreError> {
-    let (found, unreadable) = look(working_dir, encryption)?;
+    let (found, unreadable) = list_loops(working_dir, encryption)?;
     first_error(unreadable).map(|()| found)
 }
 
-type Looked = (Vec<(Timestamp, LoopId)>, Vec<(PathBuf, StoreError)>);
+/// Loops with the time of their first record, and directory entries that cannot be read, with the error.
+type LoopList = (Vec<(Timestamp, LoopId)>, Vec<(PathBuf, StoreError)>);
 
-fn look(working_dir: &Path, encryption: &Encryption) -> Result<Looked, StoreError> {
+/// Lists the loops that have a journal and are not archived.
+fn list_loops(working_dir: &Path, encryption: &Encryption) -> Result<LoopList, StoreError> {
     let loops = layout::loops_dir(working_dir);
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     let entries = match std::fs::read_dir(&loops) {

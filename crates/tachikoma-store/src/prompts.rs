@@ -29,21 +29,21 @@ fn path_of(loop_dir: &Path, hash: &str) -> PathBuf {
     loop_dir.join(DIR).join(format!("{hash}{SUFFIX}"))
 }
 
-fn hash(words: &[u8]) -> String {
-    format!("{:08x}", crc32c::crc32c(words))
+fn hash(text: &[u8]) -> String {
+    format!("{:08x}", crc32c::crc32c(text))
 }
 
 /// Writes and syncs a prompt.
 ///
 /// # Errors
 /// The prompt cannot be written.
-pub fn keep(dir: &Path, words: &str, encryption: &Encryption) -> Result<EditedPrompt, StoreError> {
-    let hash = hash(words.as_bytes());
+pub fn write(dir: &Path, text: &str, encryption: &Encryption) -> Result<EditedPrompt, StoreError> {
+    let hash = hash(text.as_bytes());
     let path = path_of(dir, &hash);
-    encryption.write(&path, words.as_bytes(), Durability::Synced)?;
+    encryption.write(&path, text.as_bytes(), Durability::Synced)?;
     Ok(EditedPrompt {
         hash,
-        bytes: words.len() as u64,
+        bytes: text.len() as u64,
     })
 }
 
@@ -52,9 +52,12 @@ pub fn keep(dir: &Path, words: &str, encryption: &Encryption) -> Result<EditedPr
 /// # Errors
 /// The file is missing, or its content does not match the recorded hash.
 pub fn read(dir: &Path, prompt: &EditedPrompt, encryption: &Encryption) -> io::Result<String> {
-    let bytes = encryption.read(&path_of(dir, &prompt.hash), PROMPT_MAX_BYTES)?;
+    let path = path_of(dir, &prompt.hash);
+    let bytes = encryption.read(&path, PROMPT_MAX_BYTES)?;
     if hash(&bytes) != prompt.hash {
-        return Err(io::Error::other("its content was changed"));
+        let path = path.display();
+        let what = format!("another program changed {path} after the operator wrote the prompt");
+        return Err(io::Error::other(what));
     }
     String::from_utf8(bytes).map_err(io::Error::other)
 }

@@ -53,7 +53,7 @@ pub struct Recovered {
     /// The last segment of the journal; `None` if the journal has no segments.
     end: Option<End>,
     /// Whether the state is newer than the journal, so that a new segment with the full state is needed.
-    behind: bool,
+    newer_than_journal: bool,
     /// Whether the journal has damage that the snapshot covers. A new segment with the full state makes the damaged part unnecessary.
     tolerated: bool,
 }
@@ -114,10 +114,8 @@ pub fn read(
         .check_opens(&encrypted.collect::<Vec<_>>())?;
     let place = Place {
         dir,
-        snapshot: &copies.snapshot,
-        backups: Some(&copies.backups),
+        copies,
         loop_id,
-        encryption: &copies.encryption,
         journals: migrate::JOURNAL,
         snapshots: migrate::SNAPSHOT,
     };
@@ -142,24 +140,25 @@ pub fn open_journal(dir: &Path, encryption: &Encryption) -> Result<(Journal, Sta
 /// Paths of a loop, and the format versions that can be read.
 struct Place<'a> {
     dir: &'a Path,
-    snapshot: &'a Path,
-    backups: Option<&'a Path>,
+    copies: &'a Copies,
     loop_id: LoopId,
-    encryption: &'a Encryption,
     journals: Chain,
     snapshots: Chain,
 }
 
 fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
     // Backups are listed before the journal is read, because a running loop appends to the journal.
-    let listed = place
-        .backups
-        .map(|dir| backup::list(dir, Some(place.loop_id)));
+    let listed = backup::list(&place.copies.backups, Some(place.loop_id));
     let (path, line, what) = match find(place, None) {
         Err(StoreError::Damaged { path, line, what }) => (path, line, what),
         Ok(found) => {
-            let listed = listed.and_then(Result::ok).unwrap_or_default();
-            return match backup::ahead_of(found.state.seq, listed, place.dir, place.encryption) {
+            let listed = listed.unwrap_or_default();
+            return match backup::ahead_of(
+                found.state.seq,
+                listed,
+                place.dir,
+                &place.copies.encryption,
+            ) {
                 None => Ok(found),
                 Some(_) if loss == Loss::Accept => Ok(backups::find(place, loss).unwrap_or(found)),
                 Some(ahead) => Err(found.cut_short(place.dir, &ahead)),
@@ -183,8 +182,8 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
                 found => found?,
             };
             found.troubles.push(format!(
-                "falling back to record {}: journal {} is damaged at line {line} ({what}); the rest is lost to the \
-                 loop, and kept in {RALPH_DIR}/quarantine/",
+                "falling back to record {}: journal {} is damaged at line {line} ({what}); the records from \
+                 there on are lost, and a copy of the file is kept in {RALPH_DIR}/quarantine/",
                 found.state.seq,
                 path.display()
             ));
@@ -217,20 +216,24 @@ struct Base {
 
 impl Base {
     fn read(place: &Place<'_>) -> Result<Self, StoreError> {
-        let path = snapshot::place(place.snapshot, place.encryption);
-        match snapshot::read_as(place.snapshots, place.snapshot, place.encryption) {
+        let path = snapshot::place(&place.copies.snapshot, &place.copies.encryption);
+        match snapshot::read_as(
+            place.snapshots,
+            &place.copies.snapshot,
+            &place.copies.encryption,
+        ) {
             Ok(None) => Ok(Self::default()),
             Ok(Some(found)) if found.state.loop_id != place.loop_id => Ok(Self {
                 in_the_way: Some(InTheWay::OfAnother(path, found.state.loop_id)),
                 ..Self::default()
             }),
             Ok(Some(found))
-                if !Epochs::of(place.dir, place.encryption)
+                if !Epochs::of(place.dir, &place.copies.encryption)
                     .may_have(&found.state.epoch, found.state.seq) =>
             {
                 Ok(Self {
                     trouble: Some(format!(
-                        "snapshot {} belongs to the loop before a restore",
+                        "snapshot {} was written before the last restore",
                         path.display()
                     )),
                     in_the_way: Some(InTheWay::Unreadable(path)),
@@ -288,13 +291,7 @@ fn find_from(
         Some(_) => Source::Snapshot,
         None => Source::Journal,
     };
-    let mut tail = Tail::new(
-        place.journals,
-        place.loop_id,
-        base,
-        name.clone(),
-        place.encryption,
-    );
+    let mut tail = Tail::new(place, base, name.clone());
     let mut cut = Vec::new();
     for (number, path) in &segments[first..] {
         match stop_at {
@@ -309,10 +306,10 @@ fn find_from(
             }
         }
     }
-    let behind = tail.is_behind();
+    let newer_than_journal = tail.base_is_newer();
     if let Some(end) = &tail.end
         && compressed::is_compressed(&end.part.path)
-        && !behind
+        && !newer_than_journal
         && stop_at.is_none()
     {
         return Err(segment::missing_next_segment(&end.part.path, end.lines + 1));
@@ -323,18 +320,18 @@ fn find_from(
     let mut troubles = tail.troubles;
     if let Some(trouble) = trouble {
         let whole = match stop_at {
-            None => format!("the journal is whole up to record {}, and ", state.seq),
+            None => format!("the journal is undamaged up to record {}, and ", state.seq),
             Some(_) => String::new(),
         };
         let text = format!(
-            "falling back to the journal: {trouble}; {whole}the present file is kept in {RALPH_DIR}/quarantine/"
+            "falling back to the journal: {trouble}; {whole}the snapshot file is kept in {RALPH_DIR}/quarantine/"
         );
         troubles.insert(0, text);
     }
-    if behind {
+    if newer_than_journal {
         let ends = match tail.last {
             Some(last) => format!("the journal ends at record {last}"),
-            None => "there is no record left in the journal".to_owned(),
+            None => "the journal has no records".to_owned(),
         };
         troubles.push(format!(
             "falling back to {name}: {ends}, and {name} ends at record {}; later records, if there were any, are lost",
@@ -342,7 +339,7 @@ fn find_from(
         ));
     }
     Ok(Recovered {
-        encryption: place.encryption.clone(),
+        encryption: place.copies.encryption.clone(),
         state,
         source,
         records: tail.records,
@@ -351,7 +348,7 @@ fn find_from(
         in_the_way,
         cut,
         end: tail.end,
-        behind,
+        newer_than_journal,
         tolerated: tail.tolerated,
     })
 }
@@ -368,7 +365,7 @@ fn begin_at(
         .enumerate()
         .rev()
         .find_map(|(at, (_, path))| {
-            let first = journal::first_record(place.journals, path, place.encryption)?;
+            let first = journal::first_record(place.journals, path, &place.copies.encryption)?;
             if let LoopEvent::SegmentOpened { state, .. } = first.event
                 && first.loop_id == place.loop_id
             {

@@ -132,10 +132,10 @@ pub struct Tests {
 impl Progress {
     fn of(state: &State, working_dir: &Path) -> Self {
         let known = &state.progress;
-        let told = state.checkpoint.files.iter().chain(&state.session.files);
-        let told = told.map(|file| relative_to(working_dir, Path::new(file)));
+        let reported = state.checkpoint.files.iter().chain(&state.session.files);
+        let reported = reported.map(|file| relative_to(working_dir, Path::new(file)));
         let mut modified_files: Vec<String> = Vec::new();
-        for file in told.chain(known.files.iter().cloned()) {
+        for file in reported.chain(known.files.iter().cloned()) {
             if !modified_files.contains(&file) {
                 modified_files.push(file);
             }
@@ -184,11 +184,11 @@ pub struct StopConditions {
 
 impl StopConditions {
     fn of(state: &State) -> Self {
-        let looked_at = conditions_for(&state.limits, state, state.time);
-        let words: Vec<&str> = looked_at.iter().map(|row| row.words.as_str()).collect();
+        let conditions = conditions_for(&state.limits, state, state.time);
+        let texts: Vec<&str> = conditions.iter().map(|row| row.words.as_str()).collect();
         Self {
-            last_evaluation: (!words.is_empty()).then(|| words.join("; ")),
-            progress: looked_at
+            last_evaluation: (!texts.is_empty()).then(|| texts.join("; ")),
+            progress: conditions
                 .iter()
                 .map(|row| (row.name.to_owned(), row.percent))
                 .collect(),
@@ -260,22 +260,11 @@ impl Snapshot {
     }
 
     /// Replaces the snapshot file atomically, without following symbolic links. Files of the snapshot in other forms are removed.
+    /// Returns the identity of the new file.
     ///
     /// # Errors
     /// The snapshot cannot be written. The existing file is unchanged.
     pub fn write(
-        &self,
-        path: &Path,
-        packing: Packing,
-        durability: Durability,
-        encryption: &Encryption,
-    ) -> Result<(), StoreError> {
-        self.write_marked(path, packing, durability, encryption)
-            .map(drop)
-    }
-
-    /// Writes the snapshot file and returns its identity (device and inode).
-    pub fn write_marked(
         &self,
         path: &Path,
         packing: Packing,

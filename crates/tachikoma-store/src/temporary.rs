@@ -32,7 +32,9 @@ impl TemporaryStore {
 
 impl Drop for TemporaryStore {
     fn drop(&mut self) {
-        remove(&self.root);
+        // Symbolic links are removed, not followed. Files that cannot be removed are left to the system's cleanup of temporary
+        // directories.
+        let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
@@ -45,11 +47,5 @@ pub fn root(temporary_dir: &Path, loop_id: LoopId) -> PathBuf {
 /// Removes the temporary store of a killed runner. The caller must hold the lock of the working directory. The path is built from
 /// the loop id in the lock file, because other programs can write that file.
 pub fn clear(temporary_dir: &Path, loop_id: LoopId) {
-    remove(&root(temporary_dir, loop_id));
-}
-
-/// Removes a store. Symbolic links are removed, not followed. Files that cannot be removed are left to the system's cleanup of
-/// temporary directories.
-fn remove(root: &Path) {
-    let _ = std::fs::remove_dir_all(root);
+    let _ = std::fs::remove_dir_all(root(temporary_dir, loop_id));
 }

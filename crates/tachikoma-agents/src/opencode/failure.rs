@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_last_output_of_the_bridge_is_classified() {
-        let lost = format!("{SERVER_LOST}: its event stream ended");
+        let lost = format!("{SERVER_LOST}: the event stream of the server ended");
         assert_eq!(of_words(&lost), Some(Problem::Cut));
         let gone = format!("{GAVE_UP} at http://127.0.0.1:1");
         assert!(matches!(of_words(&gone), Some(Problem::Permanent { .. })));

@@ -176,7 +176,7 @@ impl LoopSnapshots {
             search_path: workspace.search_path(),
             rules: rules.clone(),
         };
-        let owner = ChangeOwner::since_last_survey(self.needs_survey, lock.died(), self.until);
+        let owner = ChangeOwner::since_last_survey(self.needs_survey, lock.died, self.until);
         let opened = git::open(options, owner, &CancelToken::new()).ok()?;
         opened.map(|(tracker, _)| tracker)
     }

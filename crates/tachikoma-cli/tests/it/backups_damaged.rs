@@ -293,7 +293,12 @@ fn a_backup_is_taken_even_if_an_old_one_cannot_be_deleted() {
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     let ran = tool.run(["state", "backup"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    assert!(ran.stderr.contains("warning: remove "), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("warning: an older backup could not be removed (remove "),
+        "{}",
+        ran.stderr
+    );
     assert!(scratch.path().join(ran.stdout.trim()).exists() && first.exists());
 }
 

@@ -303,9 +303,9 @@ fn a_transcript_that_was_swapped_with_another_is_rejected() {
     assert!(told.contains("said in 1"), "{told}");
     let told = say(&scratch, &["logs", "2"], 1);
     assert!(
-        told.contains("and was renamed") && !told.contains("said in"),
+        told.contains("and renamed later") && !told.contains("said in"),
         "{told}"
     );
     let told = say(&scratch, &["state", "verify"], 1);
-    assert!(told.contains("and was renamed"), "{told}");
+    assert!(told.contains("and renamed later"), "{told}");
 }

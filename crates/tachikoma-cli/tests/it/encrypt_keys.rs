@@ -165,7 +165,7 @@ fn damage_to_encrypted_lines_is_found_without_the_key() {
             swapped.concat(),
             "damaged at line 5: record 5 follows record 3",
         ),
-        (spoilt, "there is data after its record"),
+        (spoilt, "there is data after the record"),
     ] {
         fs::write(&path, bytes).unwrap();
         let told = say(&scratch, &["state", "verify"], 1);

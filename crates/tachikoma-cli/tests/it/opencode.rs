@@ -119,7 +119,7 @@ fn up_keeps_the_server_running_until_it_is_stopped() {
     insta::assert_snapshot!(masked(&status.snapshot()), @r"
     exit: 0
     --- stdout
-    OpenCode is stopped: its supervisor was stopped
+    OpenCode is stopped: the supervisor was stopped
     1 crash, 1 restart; 1 unwanted restart since it was last healthy for a minute
     it is not supervised; `tachikoma opencode up` starts the supervisor
     --- stderr
@@ -278,7 +278,10 @@ fn a_killed_supervisor_leaves_no_process_and_the_next_one_has_its_state() {
     });
     await_until("and its tools", SOON, || processes_with(&marker).is_empty());
     let status = bed.await_status("nobody keeps it", |status| status["state"] == "stopped");
-    assert_eq!(status["why"], "its supervisor is gone");
+    assert_eq!(
+        status["why"],
+        "the supervisor of the server is no longer running"
+    );
     let live = bed.up();
     let third = bed.await_ready(3);
     assert_eq!(

@@ -85,7 +85,7 @@ fn up_needs_no_configuration_and_the_server_requires_a_password() {
     assert!(get_health(url).contains("200"), "{}", get_health(url));
     assert!(
         live.stderr()
-            .starts_with("warning: the OpenCode server asks for no password, so every user of this machine can run commands"),
+            .starts_with("warning: the OpenCode server has no password, so every user of this machine can run commands"),
         "{}",
         live.stderr()
     );

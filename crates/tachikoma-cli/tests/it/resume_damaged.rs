@@ -65,7 +65,7 @@ fn an_empty_journal_is_replaced_by_the_snapshot() {
     });
     assert_snapshot!(told, @"
     exit: 3
-    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot ends at record 10; later records, if there were any, are lost
+    warning: falling back to the snapshot: the journal has no records, and the snapshot ends at record 10; later records, if there were any, are lost
     ");
 }
 
@@ -79,7 +79,7 @@ fn a_deleted_journal_is_replaced_by_the_snapshot() {
     });
     assert_snapshot!(told, @"
     exit: 3
-    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot ends at record 10; later records, if there were any, are lost
+    warning: falling back to the snapshot: the journal has no records, and the snapshot ends at record 10; later records, if there were any, are lost
     ");
 }
 
@@ -111,7 +111,7 @@ fn a_closed_segment_is_never_changed_again() {
     exit: 1
     --- stdout
     --- stderr
-    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl.zst is damaged at line 10: it is closed, and the segment that followed it is missing
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl.zst is damaged at line 10: the segment is closed, and the next segment is missing
     hint: nothing was changed; `tachikoma run --accept-loss` continues from record 9 (iteration 1) and keeps what follows in `.ralph/quarantine/`, `--new` starts a new loop beside it
     ");
     assert_eq!(fs::read(&closed).expect("it is there"), bytes);
@@ -131,7 +131,10 @@ fn damage_in_a_closed_segment_can_be_accepted() {
     fs::write(&closed, &bytes[..bytes.len() - 1]).expect("the test owns this file");
     let mut words = ONE_MORE.to_vec();
     let refused = told(&scratch, &words);
-    assert!(refused.contains("it cannot be decompressed"), "{refused}");
+    assert!(
+        refused.contains("the segment cannot be decompressed"),
+        "{refused}"
+    );
     words.push("--accept-loss");
     let ran = tachikoma(&scratch).run(words);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -150,7 +153,7 @@ fn a_changed_last_byte_of_the_journal_is_refused_and_not_cut_off() {
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
     exit: 1
-    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: there is data after its record
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: there is data after the record
     ");
     assert_eq!(fs::read(journal(&scratch)).expect("it is there"), bytes);
 }
@@ -163,7 +166,7 @@ fn a_directory_in_place_of_the_snapshot_does_not_stop_a_run() {
     assert_eq!(status(&scratch)["iteration"], 1);
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
     exit: 3
-    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: it is not a regular file; the journal is whole up to record 9, and the present file is kept in .ralph/quarantine/
+    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: it is not a regular file; the journal is undamaged up to record 9, and the snapshot file is kept in .ralph/quarantine/
     ");
     assert!(snapshot(&scratch).is_file());
     assert_eq!(

@@ -15,7 +15,7 @@ use crate::repository::Repository;
 use crate::rules::Rules;
 use crate::snapshot::commit_tree;
 use crate::snapshots;
-use crate::work_record::{Remembered, WorkRecord};
+use crate::work_record::WorkRecord;
 use crate::work_tracker::WorkTracker;
 use tachikoma_core::error_chain as chain;
 
@@ -38,8 +38,8 @@ pub fn save_work_tree(
 ) -> Result<(), String> {
     let rules = source.bounds.rules().map_err(|error| error.to_string())?;
     for _ in 0..ATTEMPTS {
-        let kept = try_to_save(source, repository, loop_dir, &rules, owner, cancel);
-        if kept.map_err(|error| chain(&error))? {
+        let saved = try_to_save(source, repository, loop_dir, &rules, owner, cancel);
+        if saved.map_err(|error| chain(&error))? {
             return Ok(());
         }
     }
@@ -59,12 +59,12 @@ fn try_to_save(
     let (head, changes) = (verify(git, "HEAD", cancel)?, owner());
     // A copy of the loop's index and record is used, because the loop may survey the same files at the same time.
     let scratch = TemporaryDir::new()?;
-    if let Remembered::Work(known) = WorkRecord::read(&loop_dir.join(WORK)) {
+    if let Ok(Some(known)) = WorkRecord::read(&loop_dir.join(WORK)) {
         let known = WorkRecord {
             // The copied record must not undo a running commit of the loop.
             intended: Default::default(),
             displaced: Default::default(),
-            ..*known
+            ..known
         };
         known.write(&scratch.0.join(WORK))?;
     }
@@ -104,10 +104,8 @@ fn commit_of(
         snapshot: None,
         ..tracker.work.clone()
     };
-    let known = serde_json::to_string(&known).map_err(|error| GitError::UnexpectedOutput {
-        command: "commit-tree",
-        output: error.to_string(),
-    })?;
+    let known = serde_json::to_string(&known)
+        .map_err(|error| GitError::unexpected("commit-tree", error.to_string()))?;
     let message = format!(
         "the work tree as copied, of {}\n\n{known}\n",
         source.loop_id
@@ -136,11 +134,15 @@ fn options(source: &BundleSource, loop_dir: &Path, rules: Rules) -> TrackerOptio
     }
 }
 
-/// Surveys the work tree for the loop and writes the work record. Blocks.
+/// Surveys the work tree for the loop, which updates its work record. Blocks.
 ///
 /// # Errors
 /// The survey failed.
-pub fn look(source: &BundleSource, loop_dir: &Path, owner: ChangeOwner) -> Result<(), String> {
+pub fn update_work_record(
+    source: &BundleSource,
+    loop_dir: &Path,
+    owner: ChangeOwner,
+) -> Result<(), String> {
     let rules = source.bounds.rules().map_err(|error| error.to_string())?;
     open::open(options(source, loop_dir, rules), owner, &CancelToken::new()).map(drop)
 }
@@ -170,7 +172,7 @@ pub fn write_restored_record(
         ..known
     };
     known.write(&loop_dir.join(WORK)).map_err(describe)?;
-    look(source, loop_dir, ChangeOwner::Others)
+    update_work_record(source, loop_dir, ChangeOwner::Others)
 }
 
 /// Reads a commit object.

@@ -121,13 +121,12 @@ pub fn unpack(
 /// Returns whether a repository has to be filled: it is empty, or a restore that died left it incomplete.
 fn is_to_be_made(source: &BundleSource, cancel: &CancelToken) -> Result<bool, GitError> {
     let git = Git::new(&source.working_dir, source.search_path.as_deref());
-    let nothing = |words| {
-        let said = git.command(words).stdout(cancel)?;
-        Ok::<_, GitError>(said.trim_ascii().is_empty())
-    };
-    let is_half_made = || Ok::<_, GitError>(mark(&git, &source.working_dir, cancel)?.exists());
-    let is_empty = || Ok(nothing("for-each-ref --count=1")? && nothing("ls-files")?);
-    Ok(verify(&git, "HEAD", cancel)?.is_none() && (is_half_made()? || is_empty()?))
+    if verify(&git, "HEAD", cancel)?.is_some() {
+        return Ok(false);
+    }
+    let is_incomplete = mark(&git, &source.working_dir, cancel)?.exists();
+    let refs = git.command("for-each-ref --count=1").stdout(cancel)?;
+    Ok(is_incomplete || refs.is_empty() && git.command("ls-files").stdout(cancel)?.is_empty())
 }
 
 /// Fetches all references of the loop. Existing references with another commit are renamed first. Snapshots of later iterations
@@ -298,12 +297,7 @@ fn to_merge(
 ) -> Result<Option<Merge>, GitError> {
     let is_in = |one: &str, other: &str| {
         let command = git.command("merge-base --is-ancestor").arg(one).arg(other);
-        let output = command.run(cancel)?;
-        match output.code {
-            Some(0) => Ok(true),
-            Some(1) => Ok(false),
-            Some(_) | None => Err(command.failure(&output)),
-        }
+        command.is_true(cancel)
     };
     let is_ahead = match verify(git, "HEAD", cancel)? {
         Some(here) if is_in(commit, &here)? => return Ok(None),

@@ -20,7 +20,7 @@ fn files_changed_before_the_loop_are_never_committed() {
     assert_eq!(
         survey.warnings,
         [
-            "not committed, because it had uncommitted changes that the loop did not make: a.txt, dir/b.txt, untracked.txt"
+            "files with uncommitted changes that the loop did not make are not committed: a.txt, dir/b.txt, untracked.txt"
         ]
     );
     assert_eq!(commits(&mut tracker), 1);
@@ -249,7 +249,7 @@ fn protected_file_that_the_loop_changed_is_reported_once() {
     place.scratch.write("secret.log/x.key", "ignored, too");
     assert_eq!(
         warnings(&mut tracker, ChangeOwner::Loop),
-        "left out of snapshots and commits: .env.local, known.pem, which `git.protected` names"
+        "files that match a pattern in `git.protected` are left out of snapshots and commits: .env.local, known.pem"
     );
     place.scratch.write("known.pem", "3");
     assert_eq!(warnings(&mut tracker, ChangeOwner::Loop), "", "once");

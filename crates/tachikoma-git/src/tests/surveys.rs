@@ -175,7 +175,7 @@ fn files_that_were_ignored_belong_to_others_when_rules_change() {
         assert_eq!(
             survey.warnings,
             [
-                "not committed, because it had uncommitted changes that the loop did not make: build/data/db, noise.log"
+                "files with uncommitted changes that the loop did not make are not committed: build/data/db, noise.log"
             ]
         );
         commits(&mut tracker);
@@ -261,7 +261,9 @@ fn huge_new_files_are_left_out_and_reported_once() {
     );
     assert_eq!(
         survey.warnings,
-        ["left out of snapshots and commits: huge.bin, above git.max_file_bytes = 1000"]
+        [
+            "files larger than `git.max_file_bytes` (1000 bytes) are left out of snapshots and commits: huge.bin"
+        ]
     );
     place.scratch.write("huge.bin", vec![1; 1001]);
     let survey = tracker

@@ -236,8 +236,8 @@ fn survey_work_tree(
         // A loop with an unreadable journal counts as not ended normally. The modification time of the journal replaces the time of the last record.
         None => (true, last_written(&dir)),
     };
-    let owner = ChangeOwner::since_last_survey(owed, lock.died(), last);
-    if let Err(why) = bundle::look(&store_config.work_of(current), &dir, owner) {
+    let owner = ChangeOwner::since_last_survey(owed, lock.died, last);
+    if let Err(why) = bundle::update_work_record(&store_config.work_of(current), &dir, owner) {
         troubles.push(format!(
             "changes since the last survey cannot be attributed: {why}"
         ));

@@ -137,7 +137,7 @@ impl Autocommit {
         let owed = context.state.needs_survey();
         match owed && self.opened {
             true => ChangeOwner::Loop,
-            false => ChangeOwner::since_last_survey(owed, context.lock.died(), self.ran_until),
+            false => ChangeOwner::since_last_survey(owed, context.lock.died, self.ran_until),
         }
     }
 

@@ -221,7 +221,7 @@ pub(super) fn lost_loop_warning(config: &LoopConfig, current: Option<LoopId>) ->
     }
     let backups = config.backups();
     let lost = backup::of_lost_loop(&backups.dir, &config.working_dir, &config.encryption)?;
-    let words = lost.words(&config.working_dir);
+    let words = lost.message(&config.working_dir);
     Some(format!(
         "this is a new loop, but backups of another one are here: {words}"
     ))

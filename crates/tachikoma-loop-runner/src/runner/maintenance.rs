@@ -104,8 +104,7 @@ impl MaintenanceEvent {
 /// Returns the warning about a backup that was made although a later step failed, such as deleting old ones; `None` if no step failed.
 pub(super) fn backup_warning(troubles: &[String]) -> Option<String> {
     let troubles = troubles.join("; ");
-    (!troubles.is_empty())
-        .then(|| format!("a backup was taken, and older ones are left: {troubles}"))
+    (!troubles.is_empty()).then(|| format!("a backup was written, but {troubles}"))
 }
 
 /// Returns the warning about a backup that was not made.

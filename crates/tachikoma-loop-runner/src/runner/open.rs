@@ -143,10 +143,10 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     if check_dir(&config.working_dir, &layout::loops_dir(&config.working_dir)).is_ok() {
         restore::settle(&config.working_dir)?;
     }
-    let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
+    let leftovers = lock.crashed.as_ref().map_or_else(Vec::new, |dead| {
         orphans::end_leftovers(&dead.loop_id.to_string())
     });
-    if let Some(dead) = lock.crashed() {
+    if let Some(dead) = &lock.crashed {
         temporary::clear(&config.temporary_dir, dead.loop_id);
         if !layout::loop_dir(&config.working_dir, dead.loop_id).exists() {
             // A loop without a directory was not to be stored, so its git snapshots are deleted too.

@@ -74,6 +74,6 @@ fn store_prompt(context: Context<'_>, path: &Path) -> Result<EditedPrompt, Strin
     };
     let words = prompt::read(&source, &context.config.working_dir);
     let words = words.map_err(|error| chain(&error))?;
-    prompts::keep(&context.loop_dir(), &words, &context.config.encryption)
+    prompts::write(&context.loop_dir(), &words, &context.config.encryption)
         .map_err(|error| chain(&error))
 }

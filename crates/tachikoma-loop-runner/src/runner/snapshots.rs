@@ -218,7 +218,7 @@ impl Snapshots {
         let moved = self.quarantine_foreign(config, state.loop_id, &path);
         let written = moved.and_then(|wrong| {
             let (plain, packing) = (config.snapshot_path(), config.packing());
-            let mark = snapshot.write_marked(&plain, packing, durability, &config.encryption)?;
+            let mark = snapshot.write(&plain, packing, durability, &config.encryption)?;
             Ok((wrong, mark))
         });
         match written {

@@ -76,7 +76,7 @@ fn port_in_use_is_a_clear_error() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let foreign = gives_up(Bed::new(Vec::new()).with(|opencode| opencode.serve_port = port));
-    insta::assert_snapshot!(masked(&foreign), @r#"it could not be started: [ADDRESS] is taken by another program: stop that one, or set another `opencode.serve_port`"#);
+    insta::assert_snapshot!(masked(&foreign), @r#"it could not be started: another program already listens at [ADDRESS]; stop it, or set another `opencode.serve_port`"#);
     drop(listener);
     let first = Bed::new(Vec::new());
     run(async {
@@ -93,7 +93,7 @@ fn port_in_use_is_a_clear_error() {
             file.state == Condition::GaveUp
         })
         .await;
-        insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: [ADDRESS] is taken by a server that requires a password, probably another OpenCode server: stop that one, or set another `opencode.serve_port`"#);
+        insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: a server that requires a password (probably another OpenCode server) already listens at [ADDRESS]; stop it, or set another `opencode.serve_port`"#);
         assert_eq!(
             second.starts().len(),
             0,
@@ -113,10 +113,10 @@ fn port_in_use_is_a_clear_error() {
 fn missing_server_command_is_retried_and_given_up() {
     let bed = Bed::new(Vec::new())
         .with(|opencode| opencode.serve_command = Some("no-such-opencode --fast".into()));
-    insta::assert_snapshot!(gives_up(bed), @r#"it could not be started: `no-such-opencode`: No such file or directory (os error 2); install it, or name it in `opencode.serve_command`"#);
+    insta::assert_snapshot!(gives_up(bed), @r#"it could not be started: `no-such-opencode`: No such file or directory (os error 2); install OpenCode, or set `opencode.serve_command` to the command that starts it"#);
     let mut gone = Bed::new(Vec::new());
     gone.settings.working_dir = gone.scratch.path().join("gone");
-    insta::assert_snapshot!(gives_up(gone), @r#"it could not be started: its working directory: No such file or directory (os error 2)"#);
+    insta::assert_snapshot!(gives_up(gone), @r#"it could not be started: the working directory cannot be used: No such file or directory (os error 2)"#);
 }
 
 #[test]

@@ -404,7 +404,7 @@ fn deleted_supervisor_files_are_created_again() {
         ready(&handle, 2).await;
         let log = bed.stop(&handle).await;
         assert!(
-            log.contains("files of the supervisor were missing and have been restored"),
+            log.contains("files in the supervisor's directory were missing and have been restored"),
             "{log}"
         );
         assert!(log.contains("it crashed (signal 9)"), "{log}");

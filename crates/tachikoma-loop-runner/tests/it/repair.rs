@@ -77,7 +77,7 @@ fn ralph_directory_is_recreated_after_it_was_deleted() {
     );
     assert_eq!(
         repairs[1].1,
-        "its file was gone; it was restored from the open file"
+        "the file was missing; the runner restored it from its open file"
     );
     assert_eq!(place.history()[0].seq.0, 1, "no record is lost");
 }
@@ -122,8 +122,8 @@ fn truncated_or_overwritten_journal_is_repaired() {
         assert_eq!(what(&repairs), [Repair::Journal], "{destroy}");
         assert_eq!(
             repairs[0].1,
-            "its file was changed; segment 2 continues from the full state; \
-             the file that was there is now at .ralph/quarantine/journal-0001.jsonl.1"
+            "another program changed the file; segment 2 continues from the full state; \
+             the file at its path was moved to .ralph/quarantine/journal-0001.jsonl.1"
         );
         let first = &place.history()[0].event;
         assert!(

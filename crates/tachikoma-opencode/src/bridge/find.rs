@@ -150,7 +150,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let later = |why: &str| Absent::Later(why.to_owned(), Absence::NoFile);
         let file = match ServerFile::read(dir) {
             Ok(Some(file)) => file,
-            Ok(None) => return Err(later("its supervisor has not written the server file yet")),
+            Ok(None) => return Err(later("the supervisor has not written the server file yet")),
             Err(error) => return Err(later(&chain(&error))),
         };
         let why = file.why.unwrap_or_default();
@@ -162,12 +162,12 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 self.at(&url, login, file.pid, Absence::Unready).await
             }
             (Condition::Ready | Condition::Starting, _) => {
-                let why = format!("it is being started: {why}");
+                let why = format!("the server is being started: {why}");
                 Err(Absent::Later(why, Absence::Coming))
             }
             (Condition::Restarting, _) => {
                 let when = file.until.map(|until| format!(" at {until}"));
-                let why = format!("it is restarted{}: {why}", when.unwrap_or_default());
+                let why = format!("the server is restarted{}: {why}", when.unwrap_or_default());
                 Err(Absent::Later(why, Absence::Coming))
             }
             (Condition::Stopped, _) => Err(Absent::Later(why, Absence::Stopped)),

@@ -22,23 +22,17 @@ const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Title of the conversation. Without a title the server asks the model for one.
 const TITLE: &str = "tachikoma";
 
-/// An event stream, and the clock of the server from its first event.
-struct Listening {
-    events: EventStream,
-    clock: ServerClock,
-}
-
 impl<O: AsyncWrite + Unpin> Bridge<O> {
     /// Finds the server and opens the conversation there.
     pub(super) async fn open(&mut self) -> Result<Conversation, End> {
         let found = self.find().await?;
         let client = found.client;
         // The event stream is opened before the conversation, so that no event is missed.
-        let listening = listen(&client).await?;
+        let (events, clock) = listen(&client).await?;
         let mut conversation = Conversation {
             client,
-            events: listening.events,
-            clock: listening.clock,
+            events,
+            clock,
             answer_index: AnswerIndex::default(),
             version: found.version,
             id: None,
@@ -163,21 +157,25 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
 impl Conversation {
     /// Replaces the event stream by a new one.
     pub(super) async fn reconnect(&mut self) -> Result<(), End> {
-        let listening = listen(&self.client).await?;
-        self.events = listening.events;
-        self.clock.follow(listening.clock);
+        let (events, clock) = listen(&self.client).await?;
+        self.events = events;
+        self.clock.follow(clock);
         Ok(())
     }
 }
 
 /// Opens an event stream and reads the server's clock from its first event.
-async fn listen(client: &Client) -> Result<Listening, End> {
+async fn listen(client: &Client) -> Result<(EventStream, ServerClock), End> {
     let mut events = client.events().await?;
     let first = tokio::time::timeout(REQUEST_TIMEOUT, events.next()).await;
     let data = match first {
         Ok(Ok(data)) => data,
         Ok(Err(end)) => return Err(End::Lost(end.to_string())),
-        Err(_) => return Err(End::Lost("its event stream does not begin".to_owned())),
+        Err(_) => {
+            return Err(End::Lost(
+                "the event stream of the server does not begin".to_owned(),
+            ));
+        }
     };
     let event: Value = serde_json::from_str(&data).unwrap_or_default();
     let Some(clock) = ServerClock::of(str_of(&event["id"])) else {
@@ -188,7 +186,7 @@ async fn listen(client: &Client) -> Result<Listening, End> {
                 .unwrap_or_default()
         )));
     };
-    Ok(Listening { events, clock })
+    Ok((events, clock))
 }
 
 /// Aborts the running turn of a conversation and waits for its end. Returns whether there was one.

@@ -467,12 +467,12 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 self.over(conversation, &id, &last).await
             }
             Verdict::Over => self.over(conversation, &id, &last).await,
-            Verdict::Aborted => Err(End::Lost("another client ended the turn".to_owned())),
+            Verdict::Aborted => Err(End::Lost("another client aborted the turn".to_owned())),
             Verdict::Open => {
                 turn.idle_checks += 1;
                 turn.next_check = monotonic() + CHECK_SOON;
                 if turn.idle_checks > IDLE_CHECKS_MAX {
-                    let why = "it no longer works on the prompt";
+                    let why = "the server no longer works on the prompt";
                     return Err(End::Lost(why.to_owned()));
                 }
                 Ok(())

@@ -18,13 +18,13 @@ const SILENCE_MAX: Duration = Duration::from_secs(35);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamEnd {
     /// The server closed the stream, or exited.
-    #[error("its event stream ended")]
+    #[error("the event stream of the server ended")]
     Closed,
     /// The connection broke.
-    #[error("its event stream was cut: {0}")]
+    #[error("the event stream of the server broke off: {0}")]
     Broken(String),
     /// No bytes arrived for too long.
-    #[error("its event stream was silent for {} s", SILENCE_MAX.as_secs())]
+    #[error("the event stream of the server sent nothing for {} s", SILENCE_MAX.as_secs())]
     Silent,
 }
 

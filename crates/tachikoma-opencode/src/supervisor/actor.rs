@@ -47,17 +47,16 @@ pub struct Supervisor {
     log: LogWriter,
     server: ServerProcess,
     inbox: Inbox,
-    publisher: Publisher,
+    handle: SupervisorHandle,
+    /// Channel with the state of the server, for handles.
+    published: watch::Sender<ServerFile>,
+    /// Channel with the end of the supervisor, for handles; `None` until it has ended.
+    ended: watch::Sender<Option<Ended>>,
     /// Login that this supervisor generated, which clients read from the login file; `None` if the user set a password or none is needed.
     generated_login: Option<Login>,
-    startup: Startup,
-}
-
-/// State of the server and warnings when the supervisor started.
-#[derive(Debug)]
-struct Startup {
     /// State of a server that was down or waiting for a restart when the previous supervisor ended; otherwise `None`.
     earlier: Option<ServerFile>,
+    /// Warnings for the user, found when the supervisor started.
     warnings: Vec<String>,
 }
 
@@ -84,14 +83,6 @@ impl Inbox {
     }
 }
 
-/// Publishes the state of the server to handles and subscribers.
-#[derive(Debug)]
-struct Publisher {
-    handle: SupervisorHandle,
-    server: watch::Sender<ServerFile>,
-    ended: watch::Sender<Option<Ended>>,
-}
-
 impl Supervisor {
     /// Locks the directory and reads the journal of an earlier supervisor.
     ///
@@ -112,7 +103,7 @@ impl Supervisor {
         }
         let acquired = WorkLock::acquire_in(dir).await;
         let mut lock = acquired.map_err(|error| lock_error(dir, error))?;
-        if let Some(crashed) = lock.crashed() {
+        if let Some(crashed) = &lock.crashed {
             // Processes of the crashed supervisor are left only if its guard was killed, too.
             let _ = orphans::end_leftovers(&crashed.loop_id.to_string());
         }
@@ -131,12 +122,12 @@ impl Supervisor {
         }
         let mut clock = Clock::starting_after(opened.state.time);
         let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
-        let (server, published) = watch::channel(ServerFile::default());
+        let (published, published_out) = watch::channel(ServerFile::default());
         let (ended, ended_out) = watch::channel(None);
         let (records, _) = broadcast::channel(RECORDS_MAX);
         let handle = SupervisorHandle {
             commands: commands_in,
-            published,
+            published: published_out,
             records,
             ended: ended_out,
             // This process may be the runner of a loop, which has other children as well.
@@ -153,14 +144,12 @@ impl Supervisor {
         })
         .map_err(StoreError::io("sign", &dir.join("lock")))?;
         let log = LogWriter::start(dir, settings.keeps_log);
-        let startup = Startup {
-            earlier: earlier(&opened.state),
-            warnings: warnings(opened.damage, login.is_some()),
-        };
-        for warning in &startup.warnings {
+        let warnings = warnings(opened.damage, login.is_some());
+        for warning in &warnings {
             log.note(warning);
         }
         Ok(Self {
+            earlier: earlier(&opened.state),
             settings,
             lock,
             journal: opened.journal,
@@ -177,26 +166,24 @@ impl Supervisor {
                 refusals: 0,
                 finished: false,
             },
-            publisher: Publisher {
-                handle,
-                server,
-                ended,
-            },
+            handle,
+            published,
+            ended,
             generated_login,
-            startup,
+            warnings,
         })
     }
 
     /// Returns warnings for the user.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
-        &self.startup.warnings
+        &self.warnings
     }
 
     /// Returns the state of a server that was down or waiting for a restart when the previous supervisor ended; otherwise `None`.
     #[must_use]
     pub fn earlier(&self) -> Option<&ServerFile> {
-        self.startup.earlier.as_ref()
+        self.earlier.as_ref()
     }
 
     /// Opens a supervisor and runs it in a background task.
@@ -216,7 +203,7 @@ impl Supervisor {
     /// Returns a handle to this supervisor.
     #[must_use]
     pub fn handle(&self) -> SupervisorHandle {
-        self.publisher.handle.clone()
+        self.handle.clone()
     }
 
     /// Keeps the server running until a stop is requested.
@@ -295,7 +282,7 @@ impl Supervisor {
                 }
             }
             // Sending fails if there is no subscriber, which is not an error.
-            let _ = self.publisher.handle.records.send(Arc::new(record));
+            let _ = self.handle.records.send(Arc::new(record));
         }
         self.publish();
         self.journal.rotate(&mut self.state)?;
@@ -346,7 +333,7 @@ impl Supervisor {
     fn publish(&mut self) {
         let file = ServerFile::from(&self.state);
         let dir = &self.settings.dir;
-        self.publisher.server.send_if_modified(|published| {
+        self.published.send_if_modified(|published| {
             let changed = *published != file;
             if changed {
                 // If this fails, clients read the old file until the next change.
@@ -379,7 +366,7 @@ impl Supervisor {
                     Ok(()) => {
                         self.settings.opencode = *settings;
                         self.inbox.pending.push_back(ServerInput::Reloaded);
-                        Ok("the settings were read again; the command line and the address take effect at the next start"
+                        Ok("the settings were read again; a changed command line or address is used at the next start of the server"
                             .to_owned())
                     }
                     Err(error) => Err(format!("{error}; the earlier settings stay in effect")),
@@ -399,7 +386,7 @@ impl Supervisor {
         let dir = self.settings.dir.clone();
         let is_locked = self.lock.is_in_place_in(&dir);
         let has_login = self.generated_login.is_none() || dir.join(login_file::NAME).exists();
-        let published = self.publisher.server.borrow().clone();
+        let published = self.published.borrow().clone();
         let is_published =
             published == ServerFile::default() || dir.join(server_file::NAME).exists();
         if is_locked && has_login && is_published {
@@ -423,7 +410,7 @@ impl Supervisor {
         // If this fails, the next change of the state writes the file.
         let _ = published.write(&dir);
         self.log
-            .note("files of the supervisor were missing and have been restored");
+            .note("files in the supervisor's directory were missing and have been restored");
         Ok(())
     }
 
@@ -434,7 +421,8 @@ impl Supervisor {
             Ok(()) => Ended::InOrder,
             Err(error) => {
                 let text = error_chain(error);
-                self.log.note(&format!("the supervisor ends: {text}"));
+                self.log
+                    .note(&format!("the supervisor failed and ends: {text}"));
                 let file = ServerFile {
                     generation: self.state.generation.0,
                     why: Some(text.clone()),
@@ -450,7 +438,7 @@ impl Supervisor {
         self.lock.release();
         drop(self.lock);
         // This is the last step, because a waiting process may start the next supervisor at once.
-        self.publisher.ended.send_replace(Some(ended));
+        self.ended.send_replace(Some(ended));
     }
 }
 
@@ -467,11 +455,11 @@ fn lock_error(dir: &Path, error: LockError) -> SupervisorError {
 fn warnings(damage: Option<String>, has_password: bool) -> Vec<String> {
     let damage = damage.map(|damage| {
         format!(
-            "the supervisor's journal was damaged ({damage}): it is kept as journal.damaged.jsonl, and its records from there \
-             on are lost"
+            "the supervisor's journal was damaged ({damage}); it was renamed to journal.damaged.jsonl, and the records after \
+             the damage are lost"
         )
     });
-    let open = "the OpenCode server asks for no password, so every user of this machine can run commands as you: set \
+    let open = "the OpenCode server has no password, so every user of this machine can run commands as you: set \
                 `opencode.require_password = true`";
     let open = (!has_password).then(|| open.to_owned());
     damage.into_iter().chain(open).collect()

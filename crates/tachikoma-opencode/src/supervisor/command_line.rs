@@ -14,7 +14,7 @@ const SERVE: &str = "serve";
 ///
 /// # Errors
 /// The configured command line cannot be parsed.
-pub fn words(settings: &OpenCodeSettings) -> Result<Vec<String>, String> {
+pub fn argv(settings: &OpenCodeSettings) -> Result<Vec<String>, String> {
     let mut words = match &settings.serve_command {
         None => vec![PROGRAM.to_owned()],
         Some(line) => split(line)
@@ -108,7 +108,7 @@ mod tests {
             serve_port: port,
             ..OpenCodeSettings::default()
         };
-        words(&settings).map(|words| words.join("|"))
+        argv(&settings).map(|words| words.join("|"))
     }
 
     #[test]

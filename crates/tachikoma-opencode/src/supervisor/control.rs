@@ -80,7 +80,7 @@ impl Control {
         &self.path
     }
 
-    /// Waits for a panic of the task that serves the socket, and returns its message. Cancel-safe.
+    /// Waits until the task that serves the socket panics, and returns the message of the panic. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         self.task.broken().await
     }
@@ -138,12 +138,13 @@ async fn serve_caller(
         Ok(request) if is_other_user || !is_operator() => {
             let request: SupervisorRequest = request;
             handle.refused(request.to_string(), caller.pid());
-            Err("only the operator may ask this, not an agent or a tool of the server".to_owned())
+            let why = "only the operator may ask this; the request came from an agent or from a tool of the server";
+            Err(why.to_owned())
         }
         Ok(SupervisorRequest::Restart) => handle.restart().await,
         Ok(SupervisorRequest::Stop) => handle.stop().await,
         Ok(SupervisorRequest::Reload) => handle.reread().await,
-        Err(error) => Err(format!("the request is not understood: {error}")),
+        Err(error) => Err(format!("the request is not valid: {error}")),
     };
     send(&mut stream, &answer).await
 }
@@ -222,7 +223,7 @@ impl SupervisorClient {
     async fn exchange(&self, request: SupervisorRequest) -> io::Result<Answer> {
         let mut stream = UnixStream::connect(&self.socket).await?;
         if !peer::is_ours(&stream) {
-            let what = "the process that listens there belongs to another user";
+            let what = "the process that listens on the socket belongs to another user";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
         send(&mut stream, &request).await?;

@@ -115,10 +115,10 @@ impl SupervisorHandle {
     pub async fn reread(&self) -> Result<String, String> {
         let reader = self.reader.clone();
         let reader = reader.ok_or(
-            "this is the server of a loop, and its settings are fixed while the loop runs",
+            "this server belongs to a loop, and its settings cannot change while the loop runs",
         )?;
         let read = tokio::task::spawn_blocking(move || (reader.0)()).await;
-        let read = read.unwrap_or_else(|_| Err("reading them panicked".to_owned()));
+        let read = read.unwrap_or_else(|_| Err("reading the settings panicked".to_owned()));
         match read {
             Ok(settings) => self.reload(settings).await,
             Err(why) => Err(format!("{why}; the earlier settings stay in effect")),

@@ -50,11 +50,27 @@ pub(super) struct Opened {
 
 /// Content of a journal file.
 #[derive(Debug, Default)]
-struct Read {
+struct Content {
     records: Vec<ServerRecord>,
     /// Length in bytes of the complete records at the beginning of the file.
     len: usize,
+    /// Description of the first damaged line; `None` if the file is undamaged.
     damage: Option<String>,
+}
+
+impl Content {
+    /// Reads a journal file. A missing file has no records.
+    fn read(path: &Path) -> Result<Self, StoreError> {
+        match safe_read::read(path, READ_BYTES_MAX) {
+            Ok(bytes) => Ok(parse(&bytes)),
+            Err(error) if is_missing(&error) => Ok(Self::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Ok(Self {
+                damage: Some(error.to_string()),
+                ..Self::default()
+            }),
+            Err(error) => Err(StoreError::io("read", path)(error)),
+        }
+    }
 }
 
 impl ServerJournal {
@@ -64,15 +80,7 @@ impl ServerJournal {
     /// The journal cannot be read or written.
     pub fn open(dir: &Path) -> Result<Opened, StoreError> {
         let path = dir.join(NAME);
-        let read = match safe_read::read(&path, READ_BYTES_MAX) {
-            Ok(bytes) => parse(&bytes),
-            Err(error) if is_missing(&error) => Read::default(),
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Read {
-                damage: Some(error.to_string()),
-                ..Read::default()
-            },
-            Err(error) => return Err(StoreError::io("read", &path)(error)),
-        };
+        let read = Content::read(&path)?;
         if read.damage.is_some() {
             // An earlier damaged journal at this path is overwritten.
             let aside = dir.join(DAMAGED);
@@ -162,12 +170,7 @@ impl ServerJournal {
 /// # Errors
 /// The file cannot be read.
 pub fn read_records(dir: &Path) -> Result<Vec<ServerRecord>, StoreError> {
-    let path = dir.join(NAME);
-    match safe_read::read(&path, READ_BYTES_MAX) {
-        Ok(bytes) => Ok(parse(&bytes).records),
-        Err(error) if is_missing(&error) => Ok(Vec::new()),
-        Err(error) => Err(StoreError::io("read", &path)(error)),
-    }
+    Ok(Content::read(&dir.join(NAME))?.records)
 }
 
 fn append_to(path: &Path) -> Result<File, StoreError> {
@@ -179,9 +182,9 @@ fn append_to(path: &Path) -> Result<File, StoreError> {
         .map_err(StoreError::io("open", path))
 }
 
-/// Parses the complete lines. An incomplete last line is the result of a crash. Any other error is damage.
-fn parse(bytes: &[u8]) -> Read {
-    let mut read = Read::default();
+/// Parses the complete lines. An incomplete last line is the result of a crash. Any other invalid line counts as damage.
+fn parse(bytes: &[u8]) -> Content {
+    let mut read = Content::default();
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         match record(line) {
             Ok(record) => {
@@ -201,7 +204,7 @@ fn parse(bytes: &[u8]) -> Read {
 
 fn record(line: &[u8]) -> Result<ServerRecord, String> {
     let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
-    let line = line.strip_suffix('\n').ok_or("it is cut")?;
+    let line = line.strip_suffix('\n').ok_or("the line is incomplete")?;
     check_sum(line)?;
     serde_json::from_str(line).map_err(|error| error.to_string())
 }

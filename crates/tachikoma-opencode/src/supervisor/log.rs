@@ -9,12 +9,13 @@ use tachikoma_core::Timestamp;
 use tachikoma_fs::{make_dir, private};
 use tachikoma_runtime::clock;
 use tachikoma_runtime::task::Task;
+use tachikoma_store::layout::with_suffix;
 use tokio::sync::mpsc;
 
 /// Name of the newest file. Older files have a number after it.
 const NAME: &str = "server.log";
 
-/// Size in bytes at which the log is rotated. It has the output of days, or enough of a verbose server to find an error.
+/// Size in bytes at which the log is rotated. A file of this size holds the output of days, or the last minutes of a verbose server.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// Number of older files to keep.
@@ -80,7 +81,7 @@ impl LogWriter {
         let _ = self.sender.0.try_send(line.into_bytes());
     }
 
-    /// Waits for a panic of the writer, and returns its message. Cancel-safe.
+    /// Waits until the writer panics, and returns the message of the panic. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         self.task.broken().await
     }
@@ -162,9 +163,7 @@ fn rotate(path: &Path) -> io::Result<()> {
 }
 
 fn older(path: &Path, number: u32) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{number}"));
-    name.into()
+    with_suffix(path, &format!(".{number}"))
 }
 
 /// Returns the log files in `dir`, oldest first.
@@ -196,7 +195,9 @@ mod tests {
     #[test]
     fn disabled_log_creates_no_file() {
         let dir = tempfile::tempdir().unwrap();
-        ServerLog::new(dir.path(), false).write(b"words\n").unwrap();
+        ServerLog::new(dir.path(), false)
+            .write(b"output\n")
+            .unwrap();
         assert_eq!(files(dir.path()), [] as [PathBuf; 0]);
     }
 

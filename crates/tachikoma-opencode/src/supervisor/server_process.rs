@@ -126,16 +126,16 @@ impl ServerProcess {
                 ..
             } => {
                 self.current = None;
-                let words = command_line::words(&settings.opencode).unwrap_or_default();
+                let words = command_line::argv(&settings.opencode).unwrap_or_default();
                 let program = words.first().map_or("", String::as_str);
                 ServerInput::NotStarted {
                     generation: Generation(generation),
                     why: match subject {
                         SpawnSubject::Program => format!(
-                            "`{program}`: {message}; install it, or name it in `opencode.serve_command`"
+                            "`{program}`: {message}; install OpenCode, or set `opencode.serve_command` to the command that starts it"
                         ),
                         SpawnSubject::WorkingDirectory => {
-                            format!("its working directory: {message}")
+                            format!("the working directory cannot be used: {message}")
                         }
                         SpawnSubject::Guard => format!("`{program}`: {message}"),
                     },
@@ -162,6 +162,7 @@ impl ServerProcess {
         }
     }
 
+    /// Clears the data of the last server and aborts its health request.
     fn forget(&mut self) {
         self.current = None;
         if let Some(probe) = self.probe.take() {
@@ -206,7 +207,9 @@ impl ServerProcess {
                 .insert(Guard::start(&guard_options(settings, lock)?)?),
         };
         if let Err(error) = guard.spawn(spawn) {
-            return not_started(format!("the guard cannot start it: {error}"));
+            return not_started(format!(
+                "the guard process cannot start the server: {error}"
+            ));
         }
         let (reader, server_ended) = oneshot::channel();
         self.current = Some(Current {
@@ -240,9 +243,9 @@ impl ServerProcess {
         }
     }
 
-    pub fn signal(&mut self, generation: Generation, rung: StopSignal) {
+    pub fn signal(&mut self, generation: Generation, signal: StopSignal) {
         if let Some(guard) = &mut self.guard {
-            guard.signal(generation.0, rung);
+            guard.signal(generation.0, signal);
         }
     }
 
@@ -331,10 +334,10 @@ impl ServerProcess {
     /// Returns a client of the current server, or why there is none.
     fn client(&self, phase: &ServerPhase) -> Result<Client, &'static str> {
         let address = self.current.as_ref().and_then(|it| it.address.clone());
-        let address = address.ok_or("it has not printed where it listens")?;
+        let address = address.ok_or("the server has not printed its address yet")?;
         let pid = phase.pid();
         if self.login.is_some() && pid.is_none() {
-            return Err("its process is not known yet");
+            return Err("the process id of the server is not known yet");
         }
         Ok(Client::new(address, self.login.clone(), pid))
     }
@@ -369,9 +372,9 @@ fn prepare(
     login: Option<&Login>,
     generation: Generation,
 ) -> Result<(Spawn, [Receiver; 2]), String> {
-    let words = command_line::words(&settings.opencode)?;
+    let words = command_line::argv(&settings.opencode)?;
     let mut words = words.into_iter().map(OsString::from);
-    let failed = |error: std::io::Error| format!("prepare its streams: {error}");
+    let failed = |error: std::io::Error| format!("its pipes cannot be created: {error}");
     let (stdout, stdout_writer) = output().map_err(failed)?;
     let (stderr, stderr_writer) = output().map_err(failed)?;
     let mut env = settings.env.clone();
@@ -407,7 +410,7 @@ async fn explain_taken_port(generation: Generation, address: Address) -> Option<
     let by = match client.health(HEALTH_TIMEOUT).await.map_err(|e| e.failure) {
         Ok(_) => "another OpenCode server",
         Err(Failure::Unauthorized { .. }) => {
-            "a server that requires a password, probably another OpenCode server"
+            "a server that requires a password (probably another OpenCode server)"
         }
         Err(_) => "another program",
     };
@@ -415,7 +418,7 @@ async fn explain_taken_port(generation: Generation, address: Address) -> Option<
     Some(ServerInput::NotStarted {
         generation,
         why: format!(
-            "{address} is taken by {by}: stop that one, or set another `opencode.serve_port`"
+            "{by} already listens at {address}; stop it, or set another `opencode.serve_port`"
         ),
     })
 }

@@ -24,7 +24,7 @@ pub fn best_first(
 ) -> Result<(Vec<Listed>, Vec<Listed>), StoreError> {
     let listed = list(dir, current.map(|(loop_id, _)| loop_id))?;
     let epochs = current.map(|(_, dir)| Epochs::of(dir, encryption));
-    let told = listed.into_iter().map(|listed| {
+    let ranked = listed.into_iter().map(|listed| {
         let manifest = container::manifest_of(&listed.path, encryption).ok();
         let rank = match (&manifest, &epochs) {
             (Some(manifest), Some(epochs)) => epochs.rank(&manifest.epoch),
@@ -35,15 +35,19 @@ pub fn best_first(
         };
         // Within an epoch, backups are ordered by record number, because the clock may have been changed.
         let place = rank.map(|rank| (rank, listed.seq));
-        let kept = manifest.is_some_and(|manifest| manifest.before_restore);
-        (kept, place, listed)
+        let is_safety_backup = manifest.is_some_and(|manifest| manifest.before_restore);
+        (is_safety_backup, place, listed)
     });
-    let mut told: Vec<_> = told.collect();
-    told.sort_by_key(|(_, place, listed)| Reverse((*place, listed.clone())));
-    let (kept, others): (Vec<_>, Vec<_>) = told.into_iter().partition(|(kept, ..)| *kept);
-    let listed =
-        |told: Vec<(bool, _, Listed)>| told.into_iter().map(|(.., listed)| listed).collect();
-    Ok((listed(others), listed(kept)))
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_by_key(|(_, place, listed)| Reverse((*place, listed.clone())));
+    let (mut others, mut safety_backups) = (Vec::new(), Vec::new());
+    for (is_safety_backup, _, listed) in ranked {
+        match is_safety_backup {
+            true => safety_backups.push(listed),
+            false => others.push(listed),
+        }
+    }
+    Ok((others, safety_backups))
 }
 
 /// Finds the valid backup that is furthest ahead of a record. Its later records existed once and are lost. Only files with newer
@@ -59,9 +63,10 @@ pub fn ahead_of(
     let epochs = Epochs::of(loop_dir, encryption);
     listed.into_iter().find(|listed| {
         // A backup that cannot be decrypted proves nothing.
-        let told = container::manifest_of(&listed.path, encryption);
-        told.is_ok_and(|told| told.seq > seq && epochs.has(&told.epoch, told.seq, told.segment))
-            && container::read_through(&listed.path, encryption).is_ok()
+        let manifest = container::manifest_of(&listed.path, encryption);
+        manifest.is_ok_and(|found| {
+            found.seq > seq && epochs.has(&found.epoch, found.seq, found.segment)
+        }) && container::read_through(&listed.path, encryption).is_ok()
     })
 }
 
@@ -86,7 +91,7 @@ pub struct OfLost {
 impl OfLost {
     /// Returns a message about the backup and the command that restores it.
     #[must_use]
-    pub fn words(&self, working_dir: &Path) -> String {
+    pub fn message(&self, working_dir: &Path) -> String {
         let Self { path, manifest } = self;
         format!(
             "a backup has {} up to iteration {}: `tachikoma state restore {}` restores it",

@@ -214,12 +214,12 @@ fn read_all(
     }
     // The rest is read, because a compressed file ends with its checksum.
     let mut rest = archive.into_inner();
-    let mut behind = 0;
+    let mut padding = 0;
     loop {
         let left = rest.fill_buf().map_err(unread(path))?;
-        behind += left.len();
-        if left.iter().any(|byte| *byte != 0) || behind > PADDING_BYTES_MAX {
-            return Err(damaged(path, "there is data after its end"));
+        padding += left.len();
+        if left.iter().any(|byte| *byte != 0) || padding > PADDING_BYTES_MAX {
+            return Err(damaged(path, "there is data after the end of the archive"));
         }
         let length = left.len();
         if length == 0 {
@@ -354,9 +354,7 @@ impl Reading<'_> {
             None => return Err(self.damaged("its journal has no record")),
         };
         if state.seq != self.manifest.seq || state.loop_id != self.manifest.loop_id {
-            return Err(
-                self.damaged("it does not end at the requested record than its manifest says")
-            );
+            return Err(self.damaged("it does not end at the record that its manifest names"));
         }
         Ok((state, snapshot.core.working_dir))
     }
@@ -378,7 +376,7 @@ fn create(path: &PathBuf, encryption: &Encryption) -> Result<EncryptingWriter<Fi
 pub struct Tee<R> {
     source: R,
     copy: Option<EncryptingWriter<File>>,
-    /// Error that made the copy incomplete.
+    /// Error while the copy was written, which made it incomplete; `None` if there was none.
     failed: Option<io::Error>,
     bytes: u64,
     crc: u32,

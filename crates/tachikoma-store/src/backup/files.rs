@@ -179,7 +179,7 @@ pub fn rotate(backups: &Backups, loop_id: LoopId, epoch: &Epoch, newest: &Path) 
     let max = usize::try_from(backups.max).unwrap_or(usize::MAX);
     let mut listed = match list_names(&backups.dir, Some(loop_id)) {
         Ok(listed) => listed,
-        Err(error) => return vec![chain(&error)],
+        Err(error) => return vec![not_removed(&error)],
     };
     let empty = listed.extract_if(.., |listed| is_empty(&listed.path));
     let stale = empty.filter(|listed| is_stale(&listed.path));
@@ -192,7 +192,11 @@ pub fn rotate(backups: &Backups, loop_id: LoopId, epoch: &Epoch, newest: &Path) 
     });
     removed.extend(ours.skip(max).map(|old| remove(&old.path)));
     let failed = removed.into_iter().filter_map(Result::err);
-    failed.map(|error| chain(&error)).collect()
+    failed.map(|error| not_removed(&error)).collect()
+}
+
+fn not_removed(error: &StoreError) -> String {
+    format!("an older backup could not be removed ({})", chain(error))
 }
 
 /// Removes the backups of a deleted loop, or only those of one epoch.

@@ -34,7 +34,7 @@ impl Place {
             state,
             packing: Packing::Plain,
         };
-        checkpoints::keep(
+        checkpoints::write(
             &path,
             place.state.session.number,
             "go on there\n",

@@ -105,7 +105,7 @@ fn write(
         })
         .map_err(StoreError::io("compare", path))?;
     if !same {
-        let source = io::Error::other("the written file has other content");
+        let source = io::Error::other("the converted file differs from the original");
         return Err(StoreError::io("convert", path)(source));
     }
     Ok(())

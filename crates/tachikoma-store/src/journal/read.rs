@@ -9,7 +9,6 @@ use tachikoma_fs::safe_read;
 use super::FORMAT;
 use super::segment::{self, segments};
 use crate::checked_line::{Remainder, SPOILT, check_sum, is_whole, remainder};
-use crate::compressed::Opened;
 use crate::encryption::Encryption;
 use crate::encryption::lines::{self, HEADER_BYTES_MAX};
 use crate::migrate::{self, Chain};
@@ -34,16 +33,16 @@ pub fn decode(line: &[u8]) -> Result<Record, String> {
 
 /// Parses a record of any supported format version.
 pub fn decode_as(formats: Chain, format: u32, line: &[u8]) -> Result<Record, String> {
-    let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8".to_owned())?;
+    let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
     check_sum(line)?;
-    let no_record = |error: serde_json::Error| format!("it is not a record ({error})");
+    let not_a_record = |error: serde_json::Error| format!("the line is not a record ({error})");
     let record = if format == formats.latest() {
         serde_json::from_str(line)
     } else {
-        let value = serde_json::from_str(line).map_err(no_record)?;
+        let value = serde_json::from_str(line).map_err(not_a_record)?;
         serde_json::from_value(formats.upgrade(format, value)?)
     };
-    record.map_err(no_record)
+    record.map_err(not_a_record)
 }
 
 /// Computes the state of the loop in `dir` from all its records. A recovery reads fewer records and must produce the same state.
@@ -64,7 +63,7 @@ pub fn read_state(dir: &Path, encryption: &Encryption) -> Result<State, StoreErr
             apply_record(&mut state, path, line, &record?)
         })?;
     }
-    state.ok_or_else(|| StoreError::damaged(last, 1, "it has no complete record"))
+    state.ok_or_else(|| StoreError::damaged(last, 1, "the segment has no complete record"))
 }
 
 /// Returns the error for a missing journal.
@@ -204,7 +203,7 @@ pub fn begun(dir: &Path, encryption: &Encryption) -> Result<Option<Timestamp>, S
 fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
     let modified = std::fs::metadata(path)
         .and_then(|metadata| metadata.modified())
-        .map_err(StoreError::io("look at", path))?;
+        .map_err(StoreError::io("examine", path))?;
     Ok(tachikoma_runtime::clock::timestamp_of(modified))
 }
 
@@ -264,13 +263,12 @@ pub fn read_segment(
     each: impl FnMut(usize, Result<Record, StoreError>) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
     let opened = compressed::open_lines(path, encryption).map_err(StoreError::io("open", path))?;
-    let Opened {
-        path,
-        content,
-        first_line,
-        ..
-    } = opened;
-    read_lines((&path, first_line), content, after, each)
+    read_lines(
+        (&opened.path, opened.first_line),
+        opened.content,
+        after,
+        each,
+    )
 }
 
 /// Reads records like `read_segment` from any reader. `path` and `first_line` are used in errors.

@@ -72,7 +72,7 @@ impl Journal {
         let (done, opened) = match bytes {
             Some(bytes) => {
                 self.write_again(&bytes)?;
-                ("it was restored from the open file".to_owned(), None)
+                ("the runner restored it from its open file".to_owned(), None)
             }
             None => {
                 // No record is dropped and no number is used twice, so the epoch does not change.
@@ -84,14 +84,14 @@ impl Journal {
             }
         };
         let wrong = match damage {
-            JournalDamage::Gone => "its file was gone",
-            JournalDamage::Replaced => "another file was in its place",
-            JournalDamage::Changed => "its file was changed",
+            JournalDamage::Gone => "the file was missing",
+            JournalDamage::Replaced => "another file was at its path",
+            JournalDamage::Changed => "another program changed the file",
         };
         let mut how = format!("{wrong}; {done}");
         if let Some(moved) = moved {
             let shown = moved.strip_prefix(&working_dir).unwrap_or(&moved);
-            how += &format!("; the file that was there is now at {}", shown.display());
+            how += &format!("; the file at its path was moved to {}", shown.display());
         }
         let oldest = segments(&self.dir)?
             .first()
@@ -117,7 +117,7 @@ impl Journal {
         make_dir(&self.dir)?;
         self.write_again(&bytes)?;
         Ok(Some(
-            "its file was gone; it was restored from the open file, where another runner works"
+            "the directory of the loop was deleted; the runner restored the journal from its open file"
                 .to_owned(),
         ))
     }
@@ -134,7 +134,7 @@ impl Journal {
         Ok(moved.map(|moved| {
             let shown = moved.strip_prefix(working_dir).unwrap_or(&moved);
             format!(
-                "another file was in the place of segment {next}; the file that was there is now at {}",
+                "another file had the name of segment {next}; it was moved to {}",
                 shown.display()
             )
         }))
@@ -151,7 +151,7 @@ impl Journal {
             && end == self.buffer
     }
 
-    /// Reads the open journal file. `None` unless all its records are valid.
+    /// Reads the open journal file; `None` unless all its records are valid.
     fn whole_content(&self) -> Option<Vec<u8>> {
         let ours = self.file.metadata().ok()?;
         if !self.ends_as_written(&ours) {

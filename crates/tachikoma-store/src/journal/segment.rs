@@ -26,7 +26,7 @@ impl Closed {
     /// A segment could not be compressed. That segment and later ones are unchanged.
     pub fn compress(&self, canceled: &AtomicBool) -> Result<(), StoreError> {
         self.remove_remains()
-            .map_err(StoreError::io("tidy up", &self.dir))?;
+            .map_err(StoreError::io("remove temporary files in", &self.dir))?;
         for (number, path) in segments(&self.dir)? {
             if number < self.before && !compressed::is_compressed(&path) {
                 compressed::replace(&path, &self.encryption, canceled)
@@ -101,22 +101,26 @@ fn number_of(plain: &str) -> Option<u32> {
 /// Returns the error for a compressed last segment. Segments are compressed only after the next one was started, so the next one
 /// is missing.
 pub fn missing_next_segment(path: &Path, line: usize) -> StoreError {
-    let what = "it is closed, and the segment that followed it is missing";
+    let what = "the segment is closed, and the next segment is missing";
     StoreError::damaged(path, line, what)
 }
 
 /// Converts an I/O error that occurred while a line of a segment was read.
 pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
     if is_damage(&error) {
-        return StoreError::damaged(path, line, format!("it cannot be decompressed ({error})"));
+        return StoreError::damaged(
+            path,
+            line,
+            format!("the segment cannot be decompressed ({error})"),
+        );
     }
     StoreError::io("read", path)(error)
 }
 
-/// Checks the end of a closed segment: it must not be empty and must not have an incomplete line.
+/// Checks that a closed segment is not empty and does not end with an incomplete line. `torn_bytes` is the length of that line.
 pub fn check_end(path: &Path, line: usize, torn_bytes: usize) -> Result<(), String> {
     if compressed::is_compressed(path) && (torn_bytes > 0 || line == 1) {
-        return Err("it is closed, and does not end with a complete record".to_owned());
+        return Err("the segment is closed, but does not end with a complete record".to_owned());
     }
     Ok(())
 }

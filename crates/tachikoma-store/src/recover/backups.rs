@@ -9,18 +9,18 @@ use crate::epochs::Epochs;
 ///
 /// If the journal ends before the backup, the backup is used only with [`Loss::Accept`], because records after the backup are lost.
 pub fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
-    let mut listed = backup::list(place.backups?, Some(place.loop_id)).ok()?;
+    let mut listed = backup::list(&place.copies.backups, Some(place.loop_id)).ok()?;
     // The backup with the highest record number is the newest, because the clock may have been changed.
     listed.sort_by_key(|listed| std::cmp::Reverse(listed.seq));
-    let epochs = Epochs::of(place.dir, place.encryption);
+    let epochs = Epochs::of(place.dir, &place.copies.encryption);
     for listed in listed {
-        let Ok(manifest) = backup::manifest_of(&listed.path, place.encryption) else {
+        let Ok(manifest) = backup::manifest_of(&listed.path, &place.copies.encryption) else {
             continue;
         };
         if !epochs.has(&manifest.epoch, manifest.seq, manifest.segment) {
             continue;
         }
-        let Ok(content) = backup::read_through(&listed.path, place.encryption) else {
+        let Ok(content) = backup::read_through(&listed.path, &place.copies.encryption) else {
             continue;
         };
         let base = Base {
@@ -33,7 +33,7 @@ pub fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
             continue;
         };
         // An older backup would lose records that this one contains.
-        return (!found.behind || loss == Loss::Accept).then_some(found);
+        return (!found.newer_than_journal || loss == Loss::Accept).then_some(found);
     }
     None
 }

@@ -26,7 +26,7 @@ pub struct Taken {
 impl Recovered {
     /// Returns the input for a backup. A journal that is damaged or older than the state is left out.
     pub fn moment(&self, dir: &Path, working_dir: &Path, now: Timestamp) -> Moment {
-        let is_good = !self.behind && !self.tolerated && self.cut.is_empty();
+        let is_good = !self.newer_than_journal && !self.tolerated && self.cut.is_empty();
         let original = |(path, _): &(PathBuf, u32)| snapshot::bytes(path, &self.encryption).ok();
         Moment {
             snapshot: Box::new(Snapshot::of(&self.state, working_dir, now)),
@@ -125,7 +125,7 @@ impl Recovered {
             }
             return begin_anew(state, number);
         }
-        let there = std::fs::metadata(&end.path).map_err(StoreError::io("look at", &end.path))?;
+        let there = std::fs::metadata(&end.path).map_err(StoreError::io("examine", &end.path))?;
         if there.len() > end.len && self.cut.is_empty() {
             keep_tail(working_dir, &end.path, end.len)?;
         }
@@ -134,8 +134,12 @@ impl Recovered {
             journal.end_line()?;
         }
         if end.len == 0 {
-            journal.begin_segment(state, now, self.behind)?;
-        } else if self.behind {
+            let epoch = match self.newer_than_journal {
+                true => new_epoch(),
+                false => state.epoch.clone(),
+            };
+            journal.open_segment(state, now, self.newer_than_journal, epoch)?;
+        } else if self.newer_than_journal {
             journal.begin_anew(working_dir, state, now, new_epoch())?;
         } else if !self.cut.is_empty() {
             journal.next_segment_of(new_epoch(), state, now)?;

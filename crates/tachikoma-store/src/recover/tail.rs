@@ -2,20 +2,17 @@
 
 use std::path::Path;
 
-use tachikoma_core::{LoopId, Record, Seq, State};
+use tachikoma_core::{Record, Seq, State};
 use tachikoma_fs::RALPH_DIR;
 
+use super::Place;
 use crate::checked_line::{self, Remainder};
-use crate::encryption::Encryption;
 use crate::journal::{self, JournalPart, segment};
-use crate::migrate::Chain;
 use crate::{StoreError, compressed};
 
 /// State of reading the end of a journal.
 pub struct Tail<'a> {
-    formats: Chain,
-    encryption: &'a Encryption,
-    loop_id: LoopId,
+    place: &'a Place<'a>,
     /// Number of the last record in the snapshot; `None` without one. Records up to it are not needed.
     base: Option<Seq>,
     /// Name of the snapshot or backup, for messages.
@@ -83,17 +80,9 @@ impl Reading<'_> {
 }
 
 impl<'a> Tail<'a> {
-    pub fn new(
-        formats: Chain,
-        loop_id: LoopId,
-        base: Option<State>,
-        name: String,
-        encryption: &'a Encryption,
-    ) -> Self {
+    pub fn new(place: &'a Place<'a>, base: Option<State>, name: String) -> Self {
         Self {
-            formats,
-            encryption,
-            loop_id,
+            place,
             base: base.as_ref().map(|base| base.seq),
             name,
             state: base,
@@ -106,7 +95,7 @@ impl<'a> Tail<'a> {
     }
 
     /// Returns whether the snapshot is newer than all records that were read.
-    pub fn is_behind(&self) -> bool {
+    pub fn base_is_newer(&self) -> bool {
         self.base
             .is_some_and(|base| self.last.is_none_or(|last| last < base))
     }
@@ -122,8 +111,8 @@ impl<'a> Tail<'a> {
         path: &Path,
         stop_at: Option<usize>,
     ) -> Result<bool, StoreError> {
-        let opened =
-            compressed::open_lines(path, self.encryption).map_err(StoreError::io("open", path))?;
+        let opened = compressed::open_lines(path, &self.place.copies.encryption)
+            .map_err(StoreError::io("open", path))?;
         let (mut content, place, first_line) = (opened.content, opened.place, opened.first_line);
         let mut reading = Reading {
             path,
@@ -138,7 +127,7 @@ impl<'a> Tail<'a> {
             unended: false,
         };
         let mut lines = 0;
-        let mut format = self.formats.latest();
+        let mut format = self.place.journals.latest();
         let mut text = Vec::new();
         let mut stopped = false;
         for line in first_line.. {
@@ -182,7 +171,7 @@ impl<'a> Tail<'a> {
             };
             lines = line;
             if line == first_line {
-                if let Some(error) = journal::newer(self.formats, path, &text) {
+                if let Some(error) = journal::newer(self.place.journals, path, &text) {
                     return Err(error);
                 }
                 format = journal::format_of(&text).unwrap_or(format);
@@ -197,13 +186,13 @@ impl<'a> Tail<'a> {
                 self.last = self.last.max(u64::try_from(seq).ok().map(Seq));
                 continue;
             }
-            match journal::decode_as(self.formats, format, &text) {
+            match journal::decode_as(self.place.journals, format, &text) {
                 Ok(record) => self.take(&mut reading, line, &record)?,
                 Err(what) => reading.damaged(line, what),
             }
         }
         self.judge(&reading)?;
-        let older = format < self.formats.latest();
+        let older = format < self.place.journals.latest();
         self.end = Some(End { part, lines, older });
         Ok(stopped)
     }
@@ -211,8 +200,8 @@ impl<'a> Tail<'a> {
     fn say_torn(&mut self, path: &Path, line: usize, bytes: usize) {
         if bytes > 0 {
             self.troubles.push(format!(
-                "line {line} of journal {} is incomplete ({bytes} bytes): its writer died; the line is cut off and kept in \
-                 {RALPH_DIR}/quarantine/",
+                "line {line} of journal {} is incomplete ({bytes} bytes), because the runner died while it wrote the line; \
+                 the line is removed, and kept in {RALPH_DIR}/quarantine/",
                 path.display()
             ));
         }
@@ -224,8 +213,11 @@ impl<'a> Tail<'a> {
         line: usize,
         record: &Record,
     ) -> Result<(), StoreError> {
-        if record.loop_id != self.loop_id {
-            reading.damaged(line, format!("it is of another loop ({})", record.loop_id));
+        if record.loop_id != self.place.loop_id {
+            reading.damaged(
+                line,
+                format!("the record belongs to another loop ({})", record.loop_id),
+            );
             return Ok(());
         }
         let seq = i128::from(record.seq.0);
@@ -272,7 +264,7 @@ impl<'a> Tail<'a> {
         };
         let more = match reading.damages.len() - 1 {
             0 => String::new(),
-            more => format!(", and at {more} more"),
+            more => format!(", and at {more} more lines"),
         };
         self.tolerated = true;
         let name = &self.name;

@@ -337,13 +337,11 @@ fn older_journal_format_continues_in_a_new_segment() {
     let before = std::fs::read(there.journal()).unwrap();
     let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
     let place = super::Place {
-        encryption: &Encryption::plain(),
         dir: &dir,
-        snapshot: &snapshot,
+        copies: &Copies::only(&snapshot, &Encryption::plain()),
         loop_id: LoopId::from_u128(1),
         journals: TOMORROW,
         snapshots: TOMORROW,
-        backups: None,
     };
     let found = read_at(&place, Loss::Refuse).unwrap();
     assert_eq!(found.state.launch.agent, "led on");
@@ -362,13 +360,11 @@ fn older_snapshot_version_is_upgraded_and_kept() {
     let before = std::fs::read(there.snapshot()).unwrap();
     let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
     let place = super::Place {
-        encryption: &Encryption::plain(),
         dir: &dir,
-        snapshot: &snapshot,
+        copies: &Copies::only(&snapshot, &Encryption::plain()),
         loop_id: LoopId::from_u128(1),
         journals: migrate::JOURNAL,
         snapshots: TOMORROW,
-        backups: None,
     };
     let found = read_at(&place, Loss::Refuse).unwrap();
     assert_eq!(found.source, Source::Snapshot);

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::{is_ours, migrate, read_at};
 use crate::encryption::{self, Encryption};
+use crate::layout::with_suffix;
 use crate::{StoreError, compressed};
 
 /// Compression of a snapshot.
@@ -38,7 +39,7 @@ impl Packing {
     fn packed(self, path: &Path) -> PathBuf {
         match self {
             Self::Plain => path.to_owned(),
-            Self::Compressed => compressed::compressed_path(path),
+            Self::Compressed => with_suffix(path, compressed::SUFFIX),
         }
     }
 
@@ -59,11 +60,9 @@ impl Packing {
 /// Returns all possible paths of a snapshot. If two have the same record number, the first one is used.
 pub fn all_places(path: &Path) -> Vec<PathBuf> {
     let packed = [Packing::Plain, Packing::Compressed].map(|packing| packing.packed(path));
-    let encrypted = packed.clone().map(|path| {
-        let mut name = path.into_os_string();
-        name.push(encryption::SUFFIX);
-        PathBuf::from(name)
-    });
+    let encrypted = packed
+        .clone()
+        .map(|path| with_suffix(&path, encryption::SUFFIX));
     packed.into_iter().chain(encrypted).collect()
 }
 

@@ -262,7 +262,7 @@ fn canceled_prune_deletes_nothing() {
 fn loop_with_foreign_files_among_its_hand_offs_is_not_deleted() {
     let place = Place::new(13);
     for number in [1, 2, 3] {
-        checkpoints::keep(
+        checkpoints::write(
             &place.journal(number),
             SessionNo(2),
             "x",

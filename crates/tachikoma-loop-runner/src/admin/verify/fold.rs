@@ -85,10 +85,7 @@ impl<'a> Fold<'a> {
     pub(super) fn segment(&mut self, number: u32, path: &Path, is_last: bool) -> Checked {
         let mut findings = Findings::default();
         if is_last && compressed::is_compressed(path) {
-            findings.wrong(
-                1,
-                "it is closed, and the segment that followed it is missing",
-            );
+            findings.wrong(1, "the segment is closed, and the next segment is missing");
         }
         if let Err(what) = self.read(number, path, is_last, &mut findings) {
             return Checked::new(Verdict::Wrong, Kind::Journal, path, what);
@@ -163,7 +160,10 @@ impl<'a> Fold<'a> {
                 text.pop();
             } else if !is_last || closed {
                 if read > 0 || line == first_line {
-                    findings.wrong(line, "it is closed, and its last record is incomplete");
+                    findings.wrong(
+                        line,
+                        "the segment is closed, and its last record is incomplete",
+                    );
                 }
                 return Ok(());
             } else {

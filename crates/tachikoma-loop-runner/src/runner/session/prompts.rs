@@ -93,7 +93,7 @@ impl Prompts {
             Ok(Some(text)) => text,
             Ok(None) | Err(_) => {
                 let text = build_handoff(context).await;
-                if let Err(error) = checkpoints::keep(&dir, session, &text, encryption) {
+                if let Err(error) = checkpoints::write(&dir, session, &text, encryption) {
                     queue.warn(format!(
                         "the hand-off for session {session} was given to the agent but not saved: {}",
                         chain(&error)

@@ -137,5 +137,5 @@ fn oversized_entries_in_a_backup_are_rejected() {
         .unwrap();
     read_through(&path, &Encryption::plain()).unwrap();
     file.set_len(1 << 40).unwrap();
-    refused(&path, "there is data after its end");
+    refused(&path, "there is data after the end of the archive");
 }

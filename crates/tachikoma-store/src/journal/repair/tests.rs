@@ -117,7 +117,7 @@ fn deleted_journal_is_restored_from_the_open_file() {
         assert_eq!(names.len(), 1, "no temporary file is left");
         assert_eq!(
             repaired.how,
-            "its file was gone; it was restored from the open file"
+            "the file was missing; the runner restored it from its open file"
         );
     }
 }

@@ -167,7 +167,7 @@ fn damage_of_a_compressed_segment_is_described() {
         fs::write(&path, &whole[..length]).unwrap();
         let text = refused();
         assert!(
-            text.starts_with(&format!("{named} 1: it cannot be decompressed (")),
+            text.starts_with(&format!("{named} 1: the segment cannot be decompressed (")),
             "{text}"
         );
         assert!(
@@ -175,7 +175,7 @@ fn damage_of_a_compressed_segment_is_described() {
             "the start time of a damaged segment is known"
         );
     }
-    let end = "it is closed, and does not end with a complete record";
+    let end = "the segment is closed, but does not end with a complete record";
     whole_frame("");
     assert_eq!(refused(), format!("{named} 1: {end}"));
     whole_frame("{\"seq\":");
@@ -186,7 +186,7 @@ fn damage_of_a_compressed_segment_is_described() {
     assert_eq!(
         refused(),
         "journal a/journal-0002.jsonl.zst is damaged at line 1: \
-         it is closed, and the segment that followed it is missing"
+         the segment is closed, and the next segment is missing"
     );
     open_journal(&dir, &Encryption::plain())
         .expect_err("a compressed segment cannot be opened for writing");

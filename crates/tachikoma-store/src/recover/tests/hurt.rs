@@ -187,7 +187,7 @@ fn unreadable_snapshot_does_not_prevent_recovery_from_the_journal() {
 fn warning_says_that_the_journal_is_complete_only_if_it_is() {
     let place = Place::new();
     std::fs::write(place.snapshot(), "oops").unwrap();
-    let whole = "the journal is whole up to record";
+    let whole = "the journal is undamaged up to record";
     let troubles = place.read(Loss::Refuse).unwrap().troubles;
     assert!(troubles[0].contains(whole), "{troubles:?}");
     place.damage(place.lines + 2);

@@ -245,7 +245,7 @@ impl GitThread {
         plain: &mut PlainDirectory,
         cancel: &CancelToken,
     ) -> Result<AutocommitResult, String> {
-        let surveyed = plain.look(cancel);
+        let surveyed = plain.find_changes(cancel);
         if let Err(error @ PlainDirectoryError::TooMany { .. }) = &surveyed {
             self.reply(GitReply::NoChangeDetection(chain(error)));
         }
@@ -446,7 +446,7 @@ fn accept_changes(
     plain: &mut PlainDirectory,
     cancel: &CancelToken,
 ) -> Result<SnapshotTaken, SnapshotError> {
-    match plain.look(cancel) {
+    match plain.find_changes(cancel) {
         Ok(_) => Ok(SnapshotTaken {
             commit: None,
             uncommitted: 0,
