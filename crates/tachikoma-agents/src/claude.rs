@@ -6,24 +6,19 @@
 
 mod blocks;
 mod conversation;
-mod costs;
 mod decoder;
 mod launch;
 mod limit;
 mod message;
-mod problem;
 mod result;
 mod scan;
 mod system;
-mod talk;
-mod usage;
 mod window;
 
 pub use decoder::Decoder;
-pub use launch::{ClaudeAgent, Lifetime, Permission};
+pub use launch::{ClaudeAgent, Lifetime, Permission, line};
 pub use limit::resets_at;
-pub(crate) use problem::{of_result, of_words};
-pub use talk::line;
+pub(crate) use result::{of_result, of_words};
 pub use window::{compaction_point, refusal_point, window_of};
 
 /// Maximum size of a line in bytes. Lines above a megabyte are usual (a written file, or the content of a file before

@@ -232,8 +232,12 @@ impl Agent {
         match self {
             Self::Command(_) => Decoder::Plain,
             Self::Demo(_) => Decoder::Demo,
-            Self::Claude(agent) => Decoder::Claude(Box::new(agent.decoder())),
-            Self::OpenCode(agent) => Decoder::OpenCode(Box::new(agent.decoder())),
+            Self::Claude(agent) => {
+                Decoder::Claude(Box::new(claude::Decoder::assuming(agent.window_tokens)))
+            }
+            Self::OpenCode(agent) => {
+                Decoder::OpenCode(Box::new(opencode::Decoder::assuming(agent.window_tokens)))
+            }
         }
     }
 }
@@ -278,22 +282,14 @@ pub enum Decoder {
 }
 
 impl Decoder {
-    /// Reads one line. A line that is not understood becomes text for the user, or [`AgentEvent::NotUnderstood`].
+    /// Reads one line of bytes, which may not be UTF-8. A line that is not understood becomes text for the user, or
+    /// [`AgentEvent::NotUnderstood`].
     #[must_use]
-    pub fn decode(&mut self, line: &str) -> Vec<AgentEvent> {
-        match self {
-            Self::Plain => vec![AgentEvent::Said(line.to_owned())],
-            Self::Demo => vec![demo::decode(line)],
-            Self::Claude(_) | Self::OpenCode(_) => self.decode_bytes(line.as_bytes()),
-        }
-    }
-
-    /// Reads one line of bytes, which may not be UTF-8.
-    #[must_use]
-    pub fn decode_bytes(&mut self, line: &[u8]) -> Vec<AgentEvent> {
+    pub fn decode(&mut self, line: &[u8]) -> Vec<AgentEvent> {
         let mut seen = Vec::new();
         match self {
-            Self::Plain | Self::Demo => return self.decode(&String::from_utf8_lossy(line)),
+            Self::Plain => seen.push(AgentEvent::Said(String::from_utf8_lossy(line).into_owned())),
+            Self::Demo => seen.push(demo::decode(&String::from_utf8_lossy(line))),
             Self::Claude(decoder) => decoder.decode(line, &mut seen),
             Self::OpenCode(decoder) => decoder.decode(line, &mut seen),
         }

@@ -48,7 +48,7 @@ impl LineSplitter {
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(end);
             if !self.begun && line.len() <= self.line_bytes_max {
-                each(whole(strip_cr(line)));
+                each(self::line(strip_cr(line), 0));
             } else {
                 self.keep(line);
                 self.complete(each);
@@ -63,8 +63,7 @@ impl LineSplitter {
     /// Calls `each` for the unfinished line at the end of the stream, if there is one.
     pub fn finish(&mut self, each: &mut dyn FnMut(Line<'_>)) {
         if self.begun {
-            let omitted = self.omitted_bytes;
-            each(cut(&self.head, omitted));
+            each(line(&self.head, self.omitted_bytes));
             self.reset();
         }
     }
@@ -83,9 +82,8 @@ impl LineSplitter {
     fn complete(&mut self, each: &mut dyn FnMut(Line<'_>)) {
         let ending = u64::from(self.omitted_ends_in_cr);
         match self.omitted_bytes - ending {
-            0 if ending == 0 => each(whole(strip_cr(&self.head))),
-            0 => each(whole(&self.head)),
-            omitted => each(cut(&self.head, omitted)),
+            0 if ending == 0 => each(line(strip_cr(&self.head), 0)),
+            omitted => each(line(&self.head, omitted)),
         }
         self.reset();
     }
@@ -105,36 +103,24 @@ fn strip_cr(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-fn whole(bytes: &[u8]) -> Line<'_> {
-    Line {
-        text: text(bytes),
-        omitted_bytes: 0,
-    }
-}
-
-/// Returns a truncated line. If it was truncated inside a character, the bytes of that character are removed too.
-fn cut(head: &[u8], omitted_bytes: u64) -> Line<'_> {
-    if omitted_bytes == 0 {
-        return whole(head);
-    }
-    let broken = match head.utf8_chunks().last() {
+/// Returns a line of which `omitted_bytes` were left out. If it was truncated inside a character, the bytes of that character are removed
+/// too.
+fn line(head: &[u8], omitted_bytes: u64) -> Line<'_> {
+    let last = Some(head).filter(|_| omitted_bytes > 0);
+    let last = last.and_then(|head| head.utf8_chunks().last());
+    let broken = match last.map(|chunk| chunk.invalid()) {
         // At most three bytes are removed, because a complete character is not invalid.
-        Some(chunk) if head.ends_with(chunk.invalid()) && chunk.invalid().len() < 4 => {
-            chunk.invalid().len()
-        }
+        Some(invalid) if head.ends_with(invalid) && invalid.len() < 4 => invalid.len(),
         Some(_) | None => 0,
     };
     let kept = head.get(..head.len() - broken).unwrap_or(head);
-    Line {
-        text: text(kept),
-        omitted_bytes: omitted_bytes + broken as u64,
+    let mut text = String::from_utf8_lossy(kept);
+    if text.contains('\0') {
+        text = Cow::Owned(text.replace('\0', REPLACEMENT));
     }
-}
-
-fn text(bytes: &[u8]) -> Cow<'_, str> {
-    match String::from_utf8_lossy(bytes) {
-        clean if !clean.contains('\0') => clean,
-        with_nul => Cow::Owned(with_nul.replace('\0', REPLACEMENT)),
+    Line {
+        text,
+        omitted_bytes: omitted_bytes + broken as u64,
     }
 }
 

@@ -143,7 +143,7 @@ impl Summing {
     pub fn line(&mut self, line: &[u8], cut: bool) {
         self.counts.cut_lines += u64::from(cut);
         self.counts.lines += u64::from(!line.trim_ascii().is_empty());
-        for event in self.decoder.decode_bytes(line) {
+        for event in self.decoder.decode(line) {
             self.note(event);
         }
     }

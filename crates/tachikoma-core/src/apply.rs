@@ -1,31 +1,27 @@
 //! Applies records to the state of a loop. The state changes nowhere else, neither live nor in a replay.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-mod autocommit;
-mod clock;
 mod completion;
-mod hooks;
-mod notes;
 mod operator;
-mod reboot;
-mod start;
-mod work;
+mod phases;
 
 use std::time::Duration;
 
-use self::reboot::with_reboot;
-use self::work::with_work;
+use self::phases::with_reboot;
 use crate::completion::only_talks_to_the_loop;
 use crate::time::millis;
 use crate::{
-    AttemptEnd, Claim, DENIALS_MAX, Denial, Ending, Escalation, HandOff, IterationOutcome,
-    LimitedAttempt, LoopEvent, PastSession, PendingHooks, Phase, Reboot, RebootEntry, RebootResult,
-    RebootStage, Record, Resumption, Session, Snapshot, State, StopSignal, Timestamp, Tool,
-    TurnEnd, TurnResult,
+    AttemptEnd, Claim, DENIALS_MAX, Denial, Ending, Escalation, Generation, HandOff,
+    IterationOutcome, Launch, LimitedAttempt, LiveAgent, LoopEvent, Note, PastSession,
+    PendingHooks, Phase, Reboot, RebootEntry, RebootResult, RebootStage, Record, Resumption,
+    Runner, Session, Snapshot, State, StopSignal, Timestamp, Tool, TurnEnd, TurnResult, Work,
 };
 
 /// Maximum number of past sessions that are kept.
 const HISTORY_MAX: usize = 100;
+
+/// Maximum number of notes of the agent, and of the operator. Neither displaces the other.
+const NOTES_MAX: usize = 50;
 
 /// Applies one record. Nothing else changes a state.
 pub fn apply(state: &mut State, record: &Record) {
@@ -45,13 +41,9 @@ pub fn apply(state: &mut State, record: &Record) {
     );
     state.seq = record.seq;
     state.time = record.time;
-    clock::pass_time(state, &record.event, record.time);
-    apply_event(state, &record.event, record.time);
-    operator::withdraw_question(state);
-}
-
-fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
-    match event {
+    let time = record.time;
+    pass_time(state, &record.event, time);
+    match &record.event {
         LoopEvent::SegmentOpened { .. }
         | LoopEvent::LeftoversEnded { .. }
         | LoopEvent::StopConditionTriggered { .. }
@@ -74,10 +66,10 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             state.limits = *limits;
             // The user has started the ended loop again, so an old outage no longer counts.
             if matches!(resumption, Resumption::AfterEnd { .. }) {
-                work::service_answered(state);
+                service_answered(state);
             }
             state.pending_hooks.ready = false;
-            start::runner_started(state, launch, runner, time);
+            runner_started(state, launch, runner, time);
         }
         LoopEvent::PauseRequested => state.pause_requested = true,
         LoopEvent::Paused { then } => {
@@ -162,7 +154,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             state.kept.unsurveyed = true;
             state.session.context_before = state.session.context;
             state.session.hand_off = HandOff::NotAsked;
-            work::begin_work(state, *generation, time);
+            begin_work(state, *generation, time);
         }
         LoopEvent::AgentLaunched { pid } => {
             if let Some(agent) = &mut state.agent {
@@ -253,7 +245,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             ..
         }) => {
             state.session.spent = *spent;
-            reboot::hand_off_resulted(state, *success, problem.as_ref(), time);
+            phases::hand_off_resulted(state, *success, problem.as_ref(), time);
             let (cost, tokens) = (*cost_microusd, *tokens);
             state
                 .accounting
@@ -308,7 +300,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             text,
             tell,
             operator,
-        } => notes::record_note(state, text, *tell, *operator, time),
+        } => record_note(state, text, *tell, *operator, time),
         LoopEvent::EndingRequested {
             cause,
             boundary_until,
@@ -336,7 +328,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             }
         }
         LoopEvent::Suspended { duration_ms } => {
-            clock::postpone_deadlines(state, Duration::from_millis(*duration_ms));
+            postpone_deadlines(state, Duration::from_millis(*duration_ms));
         }
         LoopEvent::IterationCompleted {
             report,
@@ -350,7 +342,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             if report.claimed {
                 completion::claim(state, Claim::Promise);
             }
-            work::service_answered(state);
+            service_answered(state);
             if report.outcome == IterationOutcome::Succeeded {
                 state.session.oriented = true;
                 state.kept.work_tree_note = None;
@@ -369,7 +361,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             state.failure_streak = *streak;
             operator::iteration_ended_attended(state, false);
             completion::attempt_ended(state, AttemptEnd::Failed);
-            work::service_answered(state);
+            service_answered(state);
             state.session.note_failure(*duration_ms);
             state.last_failure = Some(failure.clone());
             finish_iteration(state, IterationOutcome::Failed, *duration_ms, *agent_lives);
@@ -380,10 +372,10 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             outage,
             ..
         }) => {
-            work::service_refused(state, *streak, *outage, time);
+            service_refused(state, *streak, *outage, time);
             state.pending_hooks.ended(None);
             completion::attempt_ended(state, AttemptEnd::Cut);
-            work::attempt_cut(state, *agent_lives);
+            attempt_cut(state, *agent_lives);
         }
         LoopEvent::StreamEnded => with_work(state, |work| work.stream_ended = Some(time)),
         LoopEvent::AttemptCut {
@@ -393,7 +385,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         } => {
             state.cuts += u32::from(reason.is_some());
             state.progress.missed();
-            work::attempt_cut(state, *agent_lives);
+            attempt_cut(state, *agent_lives);
         }
         LoopEvent::SnapshotTaken {
             iteration,
@@ -410,18 +402,18 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             }
         }
         LoopEvent::AutocommitStarted(autocommit) => {
-            autocommit::autocommit_started(state, autocommit.clone());
+            phases::autocommit_started(state, autocommit.clone());
         }
         LoopEvent::AutocommitCanceled { until, then } => {
-            autocommit::autocommit_canceled(state, *until, *then);
+            phases::autocommit_canceled(state, *until, *then);
         }
         LoopEvent::AutocommitFinished {
             purpose,
             iteration,
             kept,
-        } => autocommit::autocommit_finished(state, *purpose, *iteration, kept, time),
+        } => phases::autocommit_finished(state, *purpose, *iteration, kept, time),
         LoopEvent::AutocommitGivenUp { purpose, .. } => {
-            autocommit::autocommit_given_up(state, *purpose);
+            phases::autocommit_given_up(state, *purpose);
         }
         LoopEvent::Claimed { reason } => completion::claim(
             state,
@@ -455,7 +447,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         LoopEvent::CheckGivenUp { reason } => completion::check_given_up(state, reason),
         LoopEvent::ClaimRefused(refusal) => completion::claim_refused(state, refusal),
         LoopEvent::RebootRequested { reason, not_before } => {
-            reboot::reboot_requested(state, reason, *not_before);
+            phases::reboot_requested(state, reason, *not_before);
         }
         LoopEvent::RebootStarted { reason, then, .. } => {
             state.reboot_pending = None;
@@ -487,10 +479,10 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             });
         }
         LoopEvent::HandOffWritten { text, partial } => {
-            reboot::hand_off_written(state, text, *partial);
+            phases::hand_off_written(state, text, *partial);
         }
-        LoopEvent::HooksStarted(start) => hooks::hooks_started(state, start),
-        LoopEvent::HooksRan(end) => hooks::hooks_ended(state, end),
+        LoopEvent::HooksStarted(start) => phases::hooks_started(state, start),
+        LoopEvent::HooksRan(end) => phases::hooks_ended(state, end),
         LoopEvent::ClosingStarted { until, failed } => {
             let signal = match failed {
                 None => StopSignal::Interrupt,
@@ -509,7 +501,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             session,
             generation,
         } => {
-            work::launching(state, *generation);
+            launching(state, *generation);
             let old = *session == state.session.number;
             with_reboot(state, |reboot| {
                 reboot.stage = RebootStage::Opening {
@@ -528,7 +520,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             ..
         } => {
             state.stats.reboots += 1;
-            let entry = reboot::entry(
+            let entry = phases::entry(
                 state,
                 time,
                 reason,
@@ -555,7 +547,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             };
             let started = state.rebooting().map_or(time, |reboot| reboot.started);
             let took = millis(time.since(started));
-            let entry = reboot::entry(state, time, reason, *iteration, took, result);
+            let entry = phases::entry(state, time, reason, *iteration, took, result);
             state.reboots.failed(entry);
             state.phase = Phase::Idle;
         }
@@ -577,6 +569,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             };
         }
     }
+    operator::withdraw_question(state);
 }
 
 fn finish_iteration(state: &mut State, outcome: IterationOutcome, duration_ms: u64, lives: bool) {
@@ -615,4 +608,152 @@ fn call(name: &str, summary: &str) -> String {
         "" => name.to_owned(),
         summary => format!("{name}: {summary}"),
     }
+}
+
+/// Counts the time that the loop ran up to a record.
+fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
+    if let LoopEvent::Started { runner, .. } = event {
+        if let Some(until) = runner.follows_until {
+            state.accounting.count(&state.phase, until.min(time));
+        }
+        state.accounting.runner_started(time);
+    } else if let LoopEvent::Suspended { duration_ms } = event {
+        let duration = Duration::from_millis(*duration_ms);
+        state.accounting.suspended(duration);
+    } else if !event.may_come_without_runner() {
+        // Events that may come without a runner do not count time. The next other record counts it.
+        state.accounting.count(&state.phase, time);
+    }
+}
+
+/// Extends all deadlines by the time of a suspension.
+fn postpone_deadlines(state: &mut State, duration: Duration) {
+    with_reboot(state, |reboot| match &mut reboot.stage {
+        RebootStage::Begun => {}
+        RebootStage::HandOff { until, .. } | RebootStage::Hooks { until, .. } => {
+            *until = until.after(duration);
+        }
+        RebootStage::Autocommitting { autocommit } => autocommit.postpone(duration),
+        RebootStage::Closing { escalation, .. } => {
+            escalation.until = escalation.until.after(duration);
+        }
+        RebootStage::Opening { since, .. } => *since = since.after(duration),
+    });
+    if let Phase::Autocommitting { autocommit } = &mut state.phase {
+        autocommit.postpone(duration);
+    }
+    if let Phase::Hooking { hooking } = &mut state.phase {
+        hooking.until = hooking.until.after(duration);
+    }
+    if let Phase::Checking { check } = &mut state.phase {
+        check.until = check.until.map(|until| until.after(duration));
+    }
+    with_work(state, |work| work.postpone(duration));
+}
+
+fn runner_started(state: &mut State, launch: &Launch, runner: &Runner, time: Timestamp) {
+    if state.needs_survey() {
+        // The survey at the start finds the changes of the attempt that was cut, but does not measure its progress.
+        state.progress.missed();
+        // Those changes are committed when the loop ends, also if no iteration follows.
+        state.kept.checked = true;
+    }
+    state.launch = launch.clone();
+    state.runner = Some(runner.clone());
+    state.agent = None;
+    state.started_at.get_or_insert(time);
+    // The operator started the loop again, so an earlier request to stop no longer applies.
+    state.stop = None;
+    state.stop_urgent = false;
+    operator::restart_rollback_timeout(state, time);
+    if matches!(state.phase, Phase::Ended { .. }) {
+        state.failure_streak = 0;
+        // These counters may have ended the loop. The operator who runs it again wants it to continue.
+        state.stats.test_failure_streak = 0;
+        state.stats.no_progress_count = 0;
+        state.stop_pattern = None;
+        state.reboots.failures = 0;
+        state.reboots.futile = 0;
+        state.pause_requested = false;
+        operator::reset_for_new_run(state);
+        state.phase = Phase::Idle;
+    }
+}
+
+fn service_answered(state: &mut State) {
+    state.limit_streak = 0;
+    state.outage_since = None;
+}
+
+/// The model's service refused an attempt, or could not be reached.
+fn service_refused(state: &mut State, streak: u32, outage: bool, time: Timestamp) {
+    state.limit_streak = streak;
+    // If no request ever succeeded, the outage began with the attempt.
+    let mut attempt_began = time;
+    if let Phase::Working { work } = &state.phase
+        && !state.reached_service()
+    {
+        attempt_began = work.started;
+    }
+    state.outage_since = outage.then(|| state.outage_since.unwrap_or(attempt_began));
+}
+
+/// The attempt ended without a result. Its iteration is repeated.
+fn attempt_cut(state: &mut State, agent_lives: bool) {
+    state.cut = true;
+    if !agent_lives {
+        state.agent = None;
+    }
+    state.phase = Phase::Idle;
+}
+
+fn begin_work(state: &mut State, generation: Generation, time: Timestamp) {
+    let mut work = Work::new(generation, time);
+    match state.agent.filter(|agent| agent.generation == generation) {
+        // The process of the session runs, and gets its next prompt.
+        Some(agent) => {
+            work.pid = agent.pid;
+            work.launched = Some(time);
+            work.reused = true;
+        }
+        None => launching(state, generation),
+    }
+    let work = Box::new(work);
+    state.phase = Phase::Working { work };
+}
+
+fn launching(state: &mut State, generation: Generation) {
+    state.generation = generation;
+    state.agent = Some(LiveAgent {
+        generation,
+        pid: None,
+    });
+}
+
+/// Changes the current attempt, if there is one.
+fn with_work(state: &mut State, change: impl FnOnce(&mut Work)) {
+    if let Phase::Working { work } = &mut state.phase {
+        change(work);
+    }
+}
+
+fn record_note(state: &mut State, text: &str, tell: bool, operator: bool, time: Timestamp) {
+    if tell {
+        state.kept.work_tree_note = Some(text.to_owned());
+    }
+    let mut same = state
+        .notes
+        .iter()
+        .enumerate()
+        .filter(|(_, note)| note.operator == operator);
+    let oldest = same.next().map(|(index, _)| index);
+    if let Some(oldest) = oldest.filter(|_| same.count() + 1 >= NOTES_MAX) {
+        state.notes.remove(oldest);
+    }
+    state.notes.push(Note {
+        time,
+        iteration: state.iteration,
+        text: text.to_owned(),
+        operator,
+    });
 }

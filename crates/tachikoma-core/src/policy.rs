@@ -7,7 +7,6 @@ pub mod completion;
 pub mod context;
 pub mod custom;
 pub mod degradation;
-pub mod rate;
 pub mod reboot;
 pub mod stop;
 pub mod timeout;

@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::costs::Costs;
 use super::scan::{Raw, Walk, member, members};
-use super::usage::Usage;
 use super::window::Windows;
-use crate::{AgentEvent, PlanChange, Reading, SessionInfo, TurnResult};
+use crate::agent_event::rounded;
+use crate::{AgentEvent, PlanChange, Reading, SessionInfo};
 
 /// Limit of an id or a name in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -277,9 +276,68 @@ impl Conversation {
         }
         Some(())
     }
+}
 
-    pub fn ended(&mut self, result: TurnResult, seen: &mut Vec<AgentEvent>) {
-        self.turn = Turn::default();
-        seen.push(AgentEvent::Resulted(Box::new(result)));
+/// Token counts of one message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    input: u64,
+    cache_read: u64,
+    cache_creation: u64,
+    output: u64,
+}
+
+impl Usage {
+    /// Takes the reported fields; other fields stay unchanged.
+    pub fn update(&mut self, usage: Raw<'_>) {
+        let mut found = 0;
+        // A value that is not an object has no fields.
+        let _ = usage.scan().object(|key, scan| {
+            let field = match key {
+                b"input_tokens" => &mut self.input,
+                b"cache_read_input_tokens" => &mut self.cache_read,
+                b"cache_creation_input_tokens" => &mut self.cache_creation,
+                b"output_tokens" => &mut self.output,
+                _ => return scan.skip(),
+            };
+            if let Some(count) = scan.value()?.count() {
+                *field = count;
+            }
+            found += 1;
+            Some(if found == 4 { Walk::Done } else { Walk::On })
+        });
+    }
+
+    /// Returns how many tokens of the context the message uses.
+    pub fn tokens(self) -> u64 {
+        self.input + self.cache_read + self.cache_creation + self.output
+    }
+}
+
+/// The cost of a process. The totals that the agent reports include earlier processes of the conversation and earlier turns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Costs {
+    /// The total of the conversation at the last result; `None` before the first result.
+    total: Option<f64>,
+    run: f64,
+}
+
+impl Costs {
+    /// Takes a new total of the conversation, and the cost since the last result if it is known. Returns the cost of the turn.
+    pub fn add(&mut self, total: Option<f64>, told: Option<f64>) -> f64 {
+        let since = match (total, self.total) {
+            // A lower total belongs to another conversation.
+            (Some(total), Some(before)) if total >= before => Some(total - before),
+            (total, _) => total,
+        };
+        let cost = told.or(since).unwrap_or_default().max(0.0);
+        self.total = total.or(self.total);
+        self.run += cost;
+        cost
+    }
+
+    /// Returns the cost of this process, without rounding errors.
+    pub fn run_usd(&self) -> f64 {
+        rounded(self.run)
     }
 }

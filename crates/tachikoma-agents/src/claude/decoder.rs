@@ -58,21 +58,12 @@ impl Decoder {
     }
 
     fn read(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
-        let Some(head) = Head::at_start(line) else {
-            return self.read_without_head(line, seen);
+        let head = match Head::at_start(line) {
+            Some(head) => head,
+            // Newer versions write the type of a result at the end of the line.
+            None if result::result(&mut self.conversation, line, seen)? => return Some(()),
+            None => Head::anywhere(line)?,
         };
-        self.read_as(&head, line, seen)
-    }
-
-    /// Reads a line without a type at its start. Newer versions write the type of a result at the end. Other lines are read again.
-    fn read_without_head(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
-        if result::result(&mut self.conversation, line, seen)? {
-            return Some(());
-        }
-        self.read_as(&Head::anywhere(line)?, line, seen)
-    }
-
-    fn read_as(&mut self, head: &Head<'_>, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         match head.kind {
             b"assistant" => message::assistant(&mut self.conversation, line, seen),
             b"user" => message::user(&mut self.conversation, line, seen),

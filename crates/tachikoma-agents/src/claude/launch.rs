@@ -1,11 +1,12 @@
-//! How Claude Code is started. `docs/agents/claude-code.md` explains each argument and variable.
+//! How Claude Code is started, and what is written to its stdin. `docs/agents/claude-code.md` explains each argument and variable.
 
 use std::ffi::OsString;
 
+use serde_json::json;
 use tachikoma_core::policy::AgentTraits;
 
-use super::{Decoder, talk, window};
-use crate::{Input, LaunchPlan, Message, Turn};
+use super::window;
+use crate::{ARE_YOU_THERE, Input, LaunchPlan, Message, Turn, WHAT_COST};
 
 /// Claude Code, configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,18 +96,14 @@ impl ClaudeAgent {
         }
     }
 
-    pub(crate) fn decoder(&self) -> Decoder {
-        Decoder::assuming(self.window_tokens)
-    }
-
     pub(crate) fn plan(&self, turn: &Turn<'_>) -> LaunchPlan {
         let mut words = self.program.iter().cloned();
         let program = words.next().unwrap_or_default();
         let mut args: Vec<OsString> = words.collect();
         args.extend(self.arguments(turn));
-        let mut lines = vec![talk::line(&Message::AreYouThere)];
+        let mut lines = vec![line(&Message::AreYouThere)];
         if !turn.prompt.is_empty() {
-            lines.push(talk::line(&turn.message()));
+            lines.push(line(&turn.message()));
         }
         LaunchPlan {
             program,
@@ -179,6 +176,33 @@ impl ClaudeAgent {
         }
         own
     }
+}
+
+/// Returns a message to Claude Code as one line for its stdin: a JSON object. Other text would end the process.
+#[must_use]
+pub fn line(message: &Message<'_>) -> String {
+    let value = match message {
+        // During a turn the agent reads the message after the running tool call.
+        Message::Prompt { text: prompt, .. } | Message::Aside(prompt) => json!({
+            "type": "user",
+            "message": { "role": "user", "content": prompt },
+        }),
+        Message::Interrupt => request("interrupt", &json!({ "subtype": "interrupt" })),
+        // The agent answers without a request to the model. The answer contains the size of the context window.
+        Message::AreYouThere => request(
+            ARE_YOU_THERE,
+            &json!({ "subtype": "get_context_usage", "detail": "summary" }),
+        ),
+        // The agent answers at once, even during a turn. Older versions answer with an error.
+        Message::WhatCost => request(WHAT_COST, &json!({ "subtype": "get_session_cost" })),
+    };
+    let mut line = value.to_string();
+    line.push('\n');
+    line
+}
+
+fn request(id: &str, request: &serde_json::Value) -> serde_json::Value {
+    json!({ "type": "control_request", "request_id": id, "request": request })
 }
 
 #[cfg(test)]
@@ -283,5 +307,27 @@ mod tests {
             ..agent()
         };
         assert_eq!(compacting.traits().refuses_before, None);
+    }
+
+    #[test]
+    fn every_message_is_one_line() {
+        let prompt = "two\nlines, \"quotes\", \u{2028} and \0";
+        for message in [
+            Message::Prompt {
+                text: prompt,
+                iteration: None,
+            },
+            Message::Aside(prompt),
+            Message::Interrupt,
+            Message::AreYouThere,
+            Message::WhatCost,
+        ] {
+            let line = line(&message);
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            let value: serde_json::Value = serde_json::from_str(&line).expect("it is JSON");
+            if let Message::Prompt { .. } | Message::Aside(_) = message {
+                assert_eq!(value["message"]["content"], prompt);
+            }
+        }
     }
 }

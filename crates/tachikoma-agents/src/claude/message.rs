@@ -1,9 +1,8 @@
 //! Messages: the text of the model, its tool calls, and their results.
 
-use super::conversation::{Conversation, Pending};
+use super::conversation::{Conversation, Pending, Usage};
 use super::limit;
 use super::scan::{Raw, Scan, Walk, member, members};
-use super::usage::Usage;
 use crate::{AgentEvent, PlanChange, PlanItem};
 
 /// Model name of messages that Claude Code itself creates. Their usage is zero and is ignored.

@@ -1,17 +1,23 @@
-//! The end of a turn: how it ended, why it failed, what it cost.
+//! The end of a turn: how it ended, why it failed, what it cost, and what a failure means for the loop: wait, start a new session, or
+//! ask a person.
 
-use super::conversation::{Conversation, Turn};
+use tachikoma_core::{Problem, Timestamp};
+
+use super::conversation::{Conversation, Turn, Usage};
 use super::limit;
 use super::scan::{Raw, Scan, Walk};
-use super::usage::Usage;
 use crate::agent_event::rounded;
-use crate::{AgentEvent, FailureClass, TurnOutcome, TurnResult};
+use crate::tested_version::CLAUDE;
+use crate::{AgentEvent, FailureClass, TurnOutcome, TurnResult, ZoneOffset};
 
 /// Maximum size in bytes of a name or word in a result.
 const WORD_BYTES_MAX: usize = 256;
 
 /// Maximum size in bytes of the errors of a turn that failed without a text.
 const ERRORS_BYTES_MAX: usize = 4096;
+
+/// Part of the agent's error message for a conversation that another process uses.
+const CONVERSATION_IN_USE: &str = "already in use";
 
 #[derive(Default)]
 struct Fields<'a> {
@@ -167,9 +173,25 @@ pub(super) fn result(
     if fields.kind.bare() != Some(b"result") {
         return Some(false);
     }
-    models(conversation, fields.models, seen);
+    // Without an own request, only a result contains the context windows of the models.
+    each_model(fields.models, |model, usage| {
+        let window = usage.window.count();
+        conversation.learn_window(&String::from_utf8_lossy(model), window, seen);
+    });
+    let (mut cost_since, mut tokens) = (0.0, 0_u64);
+    each_model(fields.models_since, |_, usage| {
+        cost_since += usage.cost.number().unwrap_or_default().max(0.0);
+        tokens = tokens.saturating_add(usage.tokens);
+    });
+    // An empty list means that there was no cost.
+    let reports_cost = fields.models_since.is_some() && f64::is_finite(cost_since);
+    if tokens == 0 {
+        // Older versions report only the tokens of the main conversation.
+        let mut usage = Usage::default();
+        usage.update(fields.usage);
+        tokens = usage.tokens();
+    }
     let mut text = fields.text();
-    let tokens = tokens(fields.models_since, fields.usage);
     let mut outcome = fields.outcome(&text, &conversation.turn);
     // If a hook rejects the prompt, the agent reports success although no request was sent.
     if outcome == TurnOutcome::Ok && !conversation.turn.requested && tokens == 0 {
@@ -181,7 +203,8 @@ pub(super) fn result(
         .then(|| rejected.or_else(|| limit::epoch(&text)))
         .flatten();
     let total = fields.total_cost.number().filter(|total| *total >= 0.0);
-    let cost = conversation.costs.add(total, spent(fields.models_since));
+    let cost_since = reports_cost.then_some(cost_since);
+    let cost = conversation.costs.add(total, cost_since);
     let result = TurnResult {
         success: outcome == TurnOutcome::Ok,
         failure: fields.failure(outcome, &text, &conversation.turn.error),
@@ -198,16 +221,9 @@ pub(super) fn result(
         permission_denials: elements(fields.denials),
         queued: fields.queued.count().unwrap_or_default(),
     };
-    conversation.ended(result, seen);
+    conversation.turn = Turn::default();
+    seen.push(AgentEvent::Resulted(Box::new(result)));
     Some(true)
-}
-
-/// Reads the context windows of the models. Without an own request, only a result contains them.
-fn models(conversation: &mut Conversation, models: Raw<'_>, seen: &mut Vec<AgentEvent>) {
-    each_model(models, |model, usage| {
-        let window = usage.window.count();
-        conversation.learn_window(&String::from_utf8_lossy(model), window, seen);
-    });
 }
 
 #[derive(Default)]
@@ -243,16 +259,6 @@ fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a
     });
 }
 
-/// Returns the cost of all models together; `None` if it is not reported.
-fn spent(models: Raw<'_>) -> Option<f64> {
-    let mut sum = 0.0;
-    each_model(models, |_, usage| {
-        sum += usage.cost.number().unwrap_or_default().max(0.0);
-    });
-    // An empty list means that there was no cost.
-    Some(sum).filter(|sum: &f64| models.is_some() && sum.is_finite())
-}
-
 /// Explains a turn that ended without a request to the model. `said` is the agent's final text.
 fn no_request(said: &str) -> String {
     let mut text = "Claude Code sent no request to the model: a `UserPromptSubmit` hook probably refused the prompt; \
@@ -265,18 +271,6 @@ fn no_request(said: &str) -> String {
     text
 }
 
-/// Returns the tokens of all models together. Versions that do not report them report those of the main conversation.
-fn tokens(models: Raw<'_>, main: Raw<'_>) -> u64 {
-    let mut sum: u64 = 0;
-    each_model(models, |_, usage| sum = sum.saturating_add(usage.tokens));
-    if sum > 0 {
-        return sum;
-    }
-    let mut usage = Usage::default();
-    usage.update(main);
-    usage.tokens()
-}
-
 fn elements(list: Raw<'_>) -> usize {
     let mut count = 0;
     // A value that is not a list has no elements.
@@ -285,4 +279,103 @@ fn elements(list: Raw<'_>) -> usize {
         scan.value().map(|_| ())
     });
     count
+}
+
+/// Returns what a result means for the loop, unless a retry is enough.
+pub(crate) fn of_result(
+    result: &TurnResult,
+    now: Timestamp,
+    seconds_east: ZoneOffset,
+) -> Option<Problem> {
+    let failure = result.failure?;
+    match failure {
+        FailureClass::UsageLimit => Some(Problem::Limited {
+            until: result
+                .limit_resets_at
+                .or_else(|| limit::resets_at(&result.text, now, seconds_east)),
+        }),
+        FailureClass::Overloaded => Some(Problem::Limited { until: None }),
+        FailureClass::Unreachable => Some(Problem::Unreachable),
+        FailureClass::Authentication | FailureClass::Billing | FailureClass::Model => {
+            let advice = CLAUDE.hint(failure).unwrap_or_default().to_owned();
+            Some(Problem::Permanent { advice })
+        }
+        FailureClass::Other => of_words(&result.text),
+        // The agent says "Start a new session to continue": the rejected content stays in the conversation.
+        FailureClass::Refused => Some(Problem::Poisoned),
+        // A conversation that is full or lost is recognized elsewhere.
+        FailureClass::PromptTooLong
+        | FailureClass::Lost
+        | FailureClass::Interrupted
+        | FailureClass::OwnLimit => None,
+    }
+}
+
+/// Returns what the last output of a process that ended without a result means for the loop.
+pub(crate) fn of_words(words: &str) -> Option<Problem> {
+    words
+        .contains(CONVERSATION_IN_USE)
+        .then_some(Problem::Poisoned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(failure: FailureClass, text: &str) -> TurnResult {
+        TurnResult {
+            failure: Some(failure),
+            ..TurnResult::plain(false, text.to_owned())
+        }
+    }
+
+    #[test]
+    fn each_failure_class_maps_to_the_expected_problem() {
+        let now = Timestamp::from_millis(1_794_700_000_000);
+        let of = |failure, text| of_result(&result(failure, text), now, |_| Some(3600));
+        let east =
+            |hours: i64| now.as_millis() / 86_400_000 * 86_400_000 + (24 + hours) * 3_600_000;
+        assert_eq!(
+            of(FailureClass::UsageLimit, "Spending cap reached resets 2am"),
+            Some(Problem::Limited {
+                until: Some(Timestamp::from_millis(east(1)))
+            }),
+            "a time without a zone is local time"
+        );
+        for (failure, text, expected) in [
+            (
+                FailureClass::UsageLimit,
+                "You've hit your limit",
+                Some(Problem::Limited { until: None }),
+            ),
+            (
+                FailureClass::Overloaded,
+                "API Error: 529 · resets 4am",
+                Some(Problem::Limited { until: None }),
+            ),
+            (FailureClass::PromptTooLong, "Prompt is too long", None),
+            (FailureClass::Lost, "No conversation found", None),
+            (FailureClass::Other, "hm", None),
+            (
+                FailureClass::Unreachable,
+                "Connection refused",
+                Some(Problem::Unreachable),
+            ),
+            (FailureClass::Refused, "flagged", Some(Problem::Poisoned)),
+        ] {
+            assert_eq!(of(failure, text), expected, "{failure:?} {text}");
+        }
+        for failure in [
+            FailureClass::Authentication,
+            FailureClass::Billing,
+            FailureClass::Model,
+        ] {
+            assert!(matches!(of(failure, ""), Some(Problem::Permanent { .. })));
+        }
+        assert_eq!(
+            of_words("Error: Session ID x is already in use."),
+            Some(Problem::Poisoned)
+        );
+        assert_eq!(of_words("error: unknown option '--frobnicate'"), None);
+    }
 }

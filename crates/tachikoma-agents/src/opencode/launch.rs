@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use tachikoma_core::policy::AgentTraits;
 
-use super::{Decoder, own, permission};
+use super::{own, permission};
 use crate::{Input, LaunchPlan, Lifetime, Message, Permission, Turn};
 
 /// OpenCode, configured.
@@ -71,10 +71,6 @@ impl OpenCodeAgent {
             refuses_before: None,
             tells_cost: true,
         }
-    }
-
-    pub(crate) fn decoder(&self) -> Decoder {
-        Decoder::assuming(self.window_tokens)
     }
 
     /// Returns the line to write to the agent's standard input; `None` for `opencode run`, which reads only its prompt.

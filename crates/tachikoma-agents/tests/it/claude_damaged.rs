@@ -151,7 +151,7 @@ fn taken_whatever_happens(cases: &[Case]) {
                     }
                 }
                 let before = decoder.standing().unknown_lines;
-                let seen = decoder.decode_bytes(&current);
+                let seen = decoder.decode(&current);
                 let unknown_lines = decoder.standing().unknown_lines;
                 check(&current, before, unknown_lines, &seen);
                 understood += u64::from(unknown_lines == before);

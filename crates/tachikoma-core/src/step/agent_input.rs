@@ -1,12 +1,14 @@
-//! Handles the events of the agent in each phase.
+//! Handles the events of the agent in each phase, and decides how a turn ended: success, failure, limit, or early end.
 
 use super::Stepper;
 use super::reading::TOO_LONG;
+use super::settle::CUT_ATTEMPTS_MAX;
 use crate::denials::remedies;
+use crate::policy::budget::{self, Spending};
 use crate::policy::timeout;
 use crate::{
-    AgentInput, DENIALS_MAX, Denial, Effect, Exit, Failure, Leftover, LoopEvent, Phase, Problem,
-    Spent, TurnEnd, Work,
+    AgentInput, Cause, DENIALS_MAX, Denial, Effect, Exit, Failure, IterationOutcome, Leftover,
+    LoopEvent, Phase, Problem, Spent, Timestamp, TurnEnd, Work,
 };
 
 /// Maximum number of running tool calls that are remembered.
@@ -45,7 +47,7 @@ impl Stepper<'_> {
             }
             AgentInput::NotLaunched { reason } => {
                 let failure = Failure::NotLaunched { reason };
-                self.process_ended(work, Exit::Unknown, false, Some(failure));
+                self.judge(work, Some(Exit::Unknown), false, Some(failure));
             }
             // Only a reboot opens a session without a prompt or reads a hand-off.
             AgentInput::Opened | AgentInput::HandOffText { .. } => {}
@@ -102,7 +104,7 @@ impl Stepper<'_> {
                 self.leftovers(leftovers);
                 self.pattern_matched(stop_pattern);
                 let failure = self.failure(work, exit, last_words, problem);
-                self.process_ended(work, exit, claimed, failure);
+                self.judge(work, Some(exit), claimed, failure);
             }
             AgentInput::StreamEnded => {
                 if self.policy.agent.event_stream && work.stream_ended.is_none() {
@@ -112,7 +114,7 @@ impl Stepper<'_> {
             AgentInput::GuardLost => {
                 let succeeded = work.result.as_ref().is_some_and(|result| result.success);
                 let failure = (!succeeded).then_some(Failure::GuardLost);
-                self.process_ended(work, Exit::Unknown, false, failure);
+                self.judge(work, Some(Exit::Unknown), false, failure);
             }
         }
     }
@@ -235,8 +237,16 @@ impl Stepper<'_> {
             let futile = "the agent rejected its first prompt, which is too long";
             self.reboot_verified(100, Some(futile.to_owned()), TOO_LONG);
         }
-        if self.policy.agent.persistent {
-            self.turn_ended();
+        // The process waits for the next prompt.
+        if self.policy.agent.persistent
+            && let Some(work) = self.state.work().cloned()
+        {
+            let failure = (!end.success).then_some(Failure::Reported {
+                exit: None,
+                reason: end.reason,
+                problem: end.problem,
+            });
+            self.judge(&work, None, end.claimed, failure);
         }
     }
 
@@ -264,4 +274,83 @@ impl Stepper<'_> {
             None => Some(Failure::Exited { exit }),
         }
     }
+
+    /// Decides how the iteration ended. If the loop itself ended the turn, the loop's reason decides.
+    /// `exit` is `None` if the agent's process still runs.
+    fn judge(&mut self, work: &Work, exit: Option<Exit>, claimed: bool, failure: Option<Failure>) {
+        let claimed = claimed || work.result.as_ref().is_some_and(|result| result.claimed);
+        let by_itself = work
+            .result
+            .as_ref()
+            .is_some_and(|result| result.success || !result.after_interrupt);
+        let ours = work
+            .ending
+            .filter(|_| work.escalation.is_some() && !by_itself);
+        // The agent's context is full. A new session continues the iteration.
+        let refused = self.state.session.spent == Some(Spent::Full);
+        if refused && ours.is_none() && self.policy.reboot.manages_context() {
+            return self.iteration_completed(work, IterationOutcome::HandedOver, exit, false);
+        }
+        // The agent itself ended its turn because the budget is used up.
+        let reported = matches!(failure, Some(Failure::Reported { problem: None, .. }));
+        let spending = Spending::of(self.state, self.now);
+        let budget_spent = budget::verdict(&self.policy.budgets, &spending).is_some();
+        if ours.is_none() && reported && budget_spent {
+            return self.iteration_completed(work, IterationOutcome::Interrupted, exit, false);
+        }
+        let outcome = match ours.map(|ending| ending.cause) {
+            None => IterationOutcome::Succeeded,
+            Some(Cause::HandOver) => IterationOutcome::HandedOver,
+            Some(Cause::Skip) => IterationOutcome::Skipped,
+            Some(Cause::Interrupt) => IterationOutcome::Interrupted,
+            Some(Cause::Timeout { timeout }) => {
+                let last_seen = last_seen(work, self.now);
+                let failure = Failure::TimedOut { timeout, last_seen };
+                return self.iteration_failed(work, failure, exit.is_none());
+            }
+        };
+        match failure {
+            Some(failure) if ours.is_none() => match failure.problem() {
+                // The server or the conversation was lost, and not too often.
+                Some(Problem::Cut) if self.state.cuts < CUT_ATTEMPTS_MAX - 1 => {
+                    self.iteration_cut(&failure, exit.is_none());
+                }
+                Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)) => {
+                    let reason = failure.words().unwrap_or_default();
+                    self.iteration_limited(reason, problem, exit.is_none());
+                }
+                Some(_) | None => self.iteration_failed(work, failure, exit.is_none()),
+            },
+            Some(_) | None => self.iteration_completed(work, outcome, exit, claimed),
+        }
+    }
+}
+
+/// Describes the last activity of the agent; `None` if there was none.
+fn last_seen(work: &Work, now: Timestamp) -> Option<String> {
+    let busy = work.busy.map(|busy| {
+        let ago = now.since(busy.time).as_secs();
+        format!("busy {ago} s ago: {}", busy.activity)
+    });
+    let parts: Vec<String> = last_heard(work, now).into_iter().chain(busy).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+fn last_heard(work: &Work, now: Timestamp) -> Option<String> {
+    let ago = |time: Timestamp| now.since(time).as_secs();
+    let oldest = work.tools.values().min_by_key(|tool| tool.since);
+    Some(match oldest {
+        Some(tool) if tool.summary.is_empty() => {
+            format!("tool {} for {} s", tool.name, ago(tool.since))
+        }
+        Some(tool) => format!(
+            "tool {}: {} for {} s",
+            tool.name,
+            tool.summary,
+            ago(tool.since)
+        ),
+        None if work.answering => format!("an answer, {} s ago", ago(work.active)),
+        None if work.spoke => format!("output, {} s ago", ago(work.active)),
+        None => return None,
+    })
 }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::Stepper;
-use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
+use super::{HELD, PASSED, RebootStep, Stage, StageResult, Stepper};
 use crate::policy::AutocommitRules;
 use crate::{
     Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, Effect, Escalation,

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::Stepper;
-use super::order::{HELD, PASSED, Stage, StageResult};
+use super::{HELD, PASSED, Stage, StageResult, Stepper};
 use crate::policy::completion::{Next, baseline, next};
 use crate::policy::stop;
 use crate::{
@@ -28,7 +27,14 @@ impl Stepper<'_> {
             // An accepted claim ends the loop later, in the stage `End`.
             Next::Refuse { .. } | Next::Believe | Next::Nothing => {
                 self.refuse_claim();
-                self.measure_progress();
+                let iteration = self.state.iteration;
+                let tests_passed = self.state.completion.gates_passed_after(iteration);
+                if let Some(measured) = self.state.progress.measure(iteration, tests_passed) {
+                    self.record(LoopEvent::ProgressMeasured(measured));
+                    if measured.score == 0 {
+                        self.run_background_hooks(HookPoint::NoProgress);
+                    }
+                }
                 PASSED
             }
         }
@@ -42,18 +48,6 @@ impl Stepper<'_> {
                 reasons,
                 confirmed,
             }));
-        }
-    }
-
-    /// Measures the progress of the iteration after its checks.
-    fn measure_progress(&mut self) {
-        let iteration = self.state.iteration;
-        let tests_passed = self.state.completion.gates_passed_after(iteration);
-        if let Some(measured) = self.state.progress.measure(iteration, tests_passed) {
-            self.record(LoopEvent::ProgressMeasured(measured));
-            if measured.score == 0 {
-                self.run_background_hooks(HookPoint::NoProgress);
-            }
         }
     }
 
@@ -247,7 +241,7 @@ impl Stepper<'_> {
 
     /// `tachikoma done` claims that the whole work is complete.
     pub(super) fn completion_claimed(&mut self, ticket: Ticket, reason: Option<String>) {
-        let answer = if self.work().is_some() {
+        let answer = if self.state.work().is_some() {
             let reason = reason.map(|reason| {
                 let kept = reason.floor_char_boundary(NOTE_BYTES_MAX);
                 reason.get(..kept).unwrap_or_default().to_owned()

@@ -1,7 +1,6 @@
 //! The operator's commands. Each command gets an answer in every phase.
 
-use super::Stepper;
-use super::order::Stage;
+use super::{Stage, Stepper};
 use crate::state::ITERATION_NOTES_MAX;
 use crate::{
     Answer, AnsweredBy, Cause, Choice, Effect, HookPoint, LoopCommand, LoopEvent, NOTE_BYTES_MAX,
@@ -85,7 +84,7 @@ impl Stepper<'_> {
 
     pub(super) fn shutdown(&mut self, signal: i32, urgency: Urgency) {
         let stop = Stop::Signal { signal };
-        if self.work().is_some() {
+        if self.state.work().is_some() {
             self.stop_working(stop, urgency);
         } else if self.state.outcome().is_none() {
             self.stop_between(stop, urgency);

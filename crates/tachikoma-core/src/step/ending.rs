@@ -16,7 +16,7 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_secs(20);
 impl Stepper<'_> {
     /// Requests the early end of the iteration. A later request can only be more urgent.
     pub(super) fn request_ending(&mut self, cause: Cause, urgency: Urgency) {
-        let Some(work) = self.work().cloned() else {
+        let Some(work) = self.state.work().cloned() else {
             return;
         };
         let patience_until = match urgency {
@@ -61,7 +61,7 @@ impl Stepper<'_> {
 
     /// Interrupts the agent if the end of the iteration is requested and no tool call or answer has to finish first.
     pub(super) fn interrupt_at_boundary(&mut self) {
-        let Some(work) = self.work().cloned() else {
+        let Some(work) = self.state.work().cloned() else {
             return;
         };
         let Some(ending) = work.ending else { return };

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::Stepper;
-use super::order::{Stage, StageResult, held_if};
+use super::{HELD, PASSED, Stage, StageResult, Stepper};
 use crate::policy::completion::{Next, next};
 use crate::policy::custom;
 use crate::{
@@ -15,21 +14,32 @@ use crate::{
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Stepper<'_> {
-    /// Runs the blocking hooks of a point, if there are any. Returns whether the loop waits for them.
-    pub(super) fn run_blocking_hooks(
+    /// Starts the hooks of a point for which the loop waits, if there are any.
+    pub(super) fn run_hooks(
         &mut self,
         point: HookPoint,
         then: Option<Wait>,
         outcome: Option<Outcome>,
-    ) -> bool {
-        let urgent = self.state.stop_urgent;
-        let limit = self.policy.hooks.get(&point).copied();
-        let limit = match urgent {
-            true if point == HookPoint::LoopEnd => limit.map(|limit| limit.min(URGENT_TIMEOUT)),
-            true => None,
-            false => limit,
+    ) -> StageResult {
+        let rules = &self.policy.reboot;
+        let (limit, reason) = if let Some(reboot) = self.state.rebooting()
+            && point.kind() == HookKind::Reboot
+        {
+            let limit = match point == HookPoint::BeforeReboot {
+                true => rules.hooks_before,
+                false => rules.hooks_after,
+            };
+            (limit, Some(reboot.reason.clone()))
+        } else {
+            let limit = self.policy.hooks.get(&point).copied();
+            let limit = match self.state.stop_urgent {
+                true if point == HookPoint::LoopEnd => limit.map(|limit| limit.min(URGENT_TIMEOUT)),
+                true => None,
+                false => limit,
+            };
+            (limit, None)
         };
-        let Some(limit) = limit else { return false };
+        let Some(limit) = limit else { return PASSED };
         let until = self.now.after(limit);
         self.record(LoopEvent::HooksStarted(HooksStart {
             point,
@@ -37,27 +47,30 @@ impl Stepper<'_> {
             then,
             outcome,
         }));
-        let reason = None;
         self.emit(Effect::RunHooks { point, reason });
-        true
+        HELD
     }
 
     /// Runs the hooks of the iteration that ended.
     pub(super) fn run_iteration_end_hooks(&mut self, then: Option<Wait>) -> StageResult {
-        let owed = self.state.pending_hooks.iteration_end;
-        held_if(owed && self.run_blocking_hooks(HookPoint::IterationEnd, then, None))
+        match self.state.pending_hooks.iteration_end {
+            true => self.run_hooks(HookPoint::IterationEnd, then, None),
+            false => PASSED,
+        }
     }
 
     /// Runs the hooks before the next iteration, one point after the other.
     pub(super) fn run_start_hooks(&mut self) -> StageResult {
-        let frames = self.state.pending_hooks;
-        let owed = [
-            (HookPoint::SessionEnd, frames.session_end),
-            (HookPoint::SessionStart, frames.session_start),
-            (HookPoint::IterationStart, !frames.ready),
+        let pending = self.state.pending_hooks;
+        let points = [
+            (HookPoint::SessionEnd, pending.session_end),
+            (HookPoint::SessionStart, pending.session_start),
+            (HookPoint::IterationStart, !pending.ready),
         ];
-        let mut owed = owed.into_iter().filter(|(_, owed)| *owed);
-        held_if(owed.any(|(point, _)| self.run_blocking_hooks(point, None, None)))
+        for (point, _) in points.into_iter().filter(|(_, is_due)| *is_due) {
+            self.run_hooks(point, None, None)?;
+        }
+        PASSED
     }
 
     /// Runs the end hooks, then ends the loop.
@@ -66,7 +79,7 @@ impl Stepper<'_> {
         let agent = self.state.agent.filter(|_| rebooting);
         // A loop that no runner has started does not run end hooks.
         let taken_up = self.state.runner.is_some();
-        if !(taken_up && self.run_blocking_hooks(HookPoint::LoopEnd, None, Some(outcome.clone()))) {
+        if !taken_up || self.run_hooks(HookPoint::LoopEnd, None, Some(outcome.clone())) == PASSED {
             return self.end(outcome);
         }
         // An agent in the middle of a reboot is ended, because it has no work to finish.

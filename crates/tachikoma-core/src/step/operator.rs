@@ -2,9 +2,8 @@
 
 use std::mem::discriminant;
 
-use super::Stepper;
 use super::command::NOT_RUNNING;
-use super::order::{HELD, PASSED, Stage, StageResult};
+use super::{HELD, PASSED, Stage, StageResult, Stepper};
 use crate::operator::ROLLBACK_TIMEOUT;
 use crate::policy::reboot;
 use crate::policy::stop::{self};
@@ -402,7 +401,7 @@ impl Stepper<'_> {
         self.record_operator(OperatorEvent::MessageQueued { number, text });
         let told_now = self.state.stop.is_none() && self.deliver_messages();
         let steerable = self.policy.agent.steerable;
-        let note = match (told_now, self.work()) {
+        let note = match (told_now, self.state.work()) {
             (true, _) => "the message is sent to the agent now, while its tool runs".to_owned(),
             (false, Some(_)) if steerable => {
                 "the agent gets the message with its next tool call, or with the next prompt"
@@ -421,7 +420,7 @@ impl Stepper<'_> {
         let Some(through) = waiting.map(|words| words.number).max() else {
             return false;
         };
-        let in_a_tool = self.work().is_some_and(|work| {
+        let in_a_tool = self.state.work().is_some_and(|work| {
             !work.tools.is_empty() && work.ending.is_none() && work.result.is_none()
         });
         let (true, Some(agent)) = (self.policy.agent.steerable && in_a_tool, self.state.agent)

@@ -4,7 +4,7 @@ use super::Stepper;
 use crate::policy::context::{
     Level, begins_near_token_redline, hard_limit_percent, level, redline_percent,
 };
-use crate::policy::{rate, reboot};
+use crate::policy::reboot;
 use crate::reasons;
 use crate::{Cause, Context, Effect, LoopEvent, RebootReason, Stop, Timestamp, Urgency};
 
@@ -21,7 +21,14 @@ impl Stepper<'_> {
     pub(super) fn context_measured(&mut self, context: Context, answering: bool) {
         self.record_reading(context, answering);
         if self.state.session.unproven {
-            self.verify_reboot(&context);
+            let (percent, rules) = (context.percent(), &self.policy.reboot);
+            let redline = redline_percent(self.policy, &self.state.session, context.window);
+            let futile = (rules.manages_context() && percent >= redline).then(|| {
+                format!(
+                    "its first reading is {percent:.1} %, which is not below the redline of {redline:.1} %"
+                )
+            });
+            self.reboot_verified(context.percent_rounded_down(), futile, TOO_LONG);
         }
         if self.state.stop.is_none() {
             self.ask_to_finish();
@@ -40,7 +47,12 @@ impl Stepper<'_> {
     pub(super) fn record_reading(&mut self, context: Context, answering: bool) {
         let before = self.state.session.context;
         let known = before == Some(context);
-        if known && self.work().is_none_or(|work| work.answering == answering) {
+        if known
+            && self
+                .state
+                .work()
+                .is_none_or(|work| work.answering == answering)
+        {
             return;
         }
         let first = before.is_none_or(|before| before.window != context.window);
@@ -106,7 +118,7 @@ impl Stepper<'_> {
             return;
         };
         let steerable = self.policy.agent.steerable && !self.state.session.advised;
-        let in_a_tool = self.work().is_some_and(|work| {
+        let in_a_tool = self.state.work().is_some_and(|work| {
             !work.tools.is_empty() && work.ending.is_none() && work.result.is_none()
         });
         if !steerable
@@ -141,7 +153,7 @@ impl Stepper<'_> {
     /// Requests a reboot for as soon as the rate limits allow it.
     pub(super) fn request_reboot_when_allowed(&mut self, reason: RebootReason) {
         if self.state.reboot_pending.is_none() {
-            let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
+            let not_before = reboot::not_before(&self.policy.reboot, &self.state.reboots, self.now);
             self.request_reboot(reason, not_before);
         }
     }
@@ -162,7 +174,7 @@ impl Stepper<'_> {
         let Some(before) = self.state.reboot_not_before else {
             return;
         };
-        let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
+        let not_before = reboot::not_before(&self.policy.reboot, &self.state.reboots, self.now);
         if not_before != Some(before) {
             self.request_reboot(reason, not_before);
         }
@@ -182,7 +194,7 @@ impl Stepper<'_> {
         } else {
             Urgency::Graceful
         };
-        let wanted = self.work().and_then(|work| work.ending);
+        let wanted = self.state.work().and_then(|work| work.ending);
         if wanted.is_none() {
             self.request_ending(Cause::HandOver, urgency);
         }
@@ -208,17 +220,6 @@ impl Stepper<'_> {
                 advice,
             );
         }
-    }
-
-    fn verify_reboot(&mut self, context: &Context) {
-        let redline = redline_percent(self.policy, &self.state.session, context.window);
-        let futile = (self.policy.reboot.manages_context() && context.percent() >= redline).then(|| {
-            format!(
-                "its first reading is {:.1} %, which is not below the redline of {redline:.1} %",
-                context.percent()
-            )
-        });
-        self.reboot_verified(context.percent_rounded_down(), futile, TOO_LONG);
     }
 
     /// Records whether a reboot helped. Too many futile reboots in a row end the loop with the advice.

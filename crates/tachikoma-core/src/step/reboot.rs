@@ -3,16 +3,20 @@
 //! Only one process of the agent runs at a time, so that two agents never share a work tree. If the new session does not open, the
 //! conversation of the old one can be resumed by its id.
 
-use std::time::Duration;
-
-use super::Stepper;
-use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
+use super::{HELD, PASSED, RebootStep, Stage, StageResult, Stepper};
+use crate::policy::reboot;
 use crate::reasons;
 use crate::time::millis;
 use crate::{
-    AgentInput, Effect, Exit, HookPoint, HookResult, HooksStart, LoopEvent, Reboot, RebootReason,
-    RebootStage, SessionNo, Stop, StopSignal, Urgency, Wait,
+    AgentInput, Effect, Exit, HandOff, HookPoint, HookResult, LoopEvent, Problem, Reboot,
+    RebootReason, RebootStage, SessionNo, Stop, StopSignal, TurnEnd, Urgency, Wait,
 };
+
+/// Maximum size in bytes of the text that the session writes. Notes, files and failures also have to fit into the hand-off.
+const HAND_OFF_BYTES_MAX: usize = 16 << 10;
+
+/// Maximum number of requests for a hand-off if the process of the session dies.
+const HAND_OFF_ATTEMPTS_MAX: u32 = 2;
 
 impl Stepper<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {
@@ -38,35 +42,10 @@ impl Stepper<'_> {
         }
     }
 
-    pub(super) fn run_hooks_before_reboot(&mut self) -> StageResult {
-        self.run_hooks(HookPoint::BeforeReboot, self.policy.reboot.hooks_before)
-    }
-
-    pub(super) fn run_hooks_after_reboot(&mut self) -> StageResult {
-        self.run_hooks(HookPoint::AfterReboot, self.policy.reboot.hooks_after)
-    }
-
-    /// Starts the hooks of one point, if there are any.
-    fn run_hooks(&mut self, point: HookPoint, limit: Option<Duration>) -> StageResult {
-        let (Some(limit), Some(reboot)) = (limit, self.reboot()) else {
-            return PASSED;
-        };
-        let until = self.now.after(limit);
-        self.record(LoopEvent::HooksStarted(HooksStart {
-            point,
-            until,
-            then: None,
-            outcome: None,
-        }));
-        self.emit(Effect::RunHooks {
-            point,
-            reason: Some(reboot.reason),
-        });
-        HELD
-    }
-
     pub(super) fn reboot_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
-        let Some(reboot) = self.reboot() else { return };
+        let Some(reboot) = self.state.rebooting().cloned() else {
+            return;
+        };
         let awaited = matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if *p == point);
         if !awaited {
             return;
@@ -113,7 +92,7 @@ impl Stepper<'_> {
     }
 
     pub(super) fn open_new_session(&mut self) -> StageResult {
-        let Some(reboot) = self.reboot() else {
+        let Some(reboot) = self.state.rebooting().cloned() else {
             return HELD;
         };
         if !self.policy.agent.persistent {
@@ -149,7 +128,15 @@ impl Stepper<'_> {
                 | RebootStage::Autocommitting { .. }
                 | RebootStage::Closing { .. } => {}
             },
-            AgentInput::HandOffText { text } => self.hand_off_part(&reboot, &text),
+            // A part of the hand-off is stored before the turn has ended.
+            AgentInput::HandOffText { text } => {
+                if let RebootStage::HandOff { said, .. } = &reboot.stage
+                    && said.iter().map(String::len).sum::<usize>() < HAND_OFF_BYTES_MAX
+                {
+                    let (text, partial) = (bounded(&text), true);
+                    self.record(LoopEvent::HandOffWritten { text, partial });
+                }
+            }
             AgentInput::NotLaunched { reason } => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, &reason);
@@ -211,8 +198,15 @@ impl Stepper<'_> {
             // The next step finds no process to close.
             RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Autocommitting { .. } => {
             }
-            RebootStage::HandOff { said, .. } => self.hand_off_lost(reboot, said, how),
-            RebootStage::Opening { old: true, .. } => self.hand_off_over(None, how),
+            // A session that wrote no text is asked again, in its conversation.
+            RebootStage::HandOff { said, .. }
+                if said.is_empty() && reboot.asked < HAND_OFF_ATTEMPTS_MAX =>
+            {
+                self.advance_reboot(RebootStep::HandOff);
+            }
+            RebootStage::HandOff { .. } | RebootStage::Opening { old: true, .. } => {
+                self.hand_off_over(None, how);
+            }
             RebootStage::Closing { failed: None, .. } => self.advance_reboot(RebootStep::Commit),
             RebootStage::Closing {
                 failed: Some(error),
@@ -232,7 +226,13 @@ impl Stepper<'_> {
         match reboot.stage {
             RebootStage::Begun => {}
             RebootStage::HandOff { .. } => {
-                self.give_up_hand_off("it did not answer in time");
+                if let Some(agent) = self.state.agent {
+                    self.emit(Effect::Signal {
+                        generation: agent.generation,
+                        signal: StopSignal::Interrupt,
+                    });
+                }
+                self.hand_off_over(None, "it did not answer in time");
             }
             RebootStage::Hooks {
                 point: HookPoint::BeforeReboot,
@@ -279,7 +279,7 @@ impl Stepper<'_> {
     }
 
     pub(super) fn replace_session(&mut self) -> StageResult {
-        let Some(reboot) = self.reboot() else {
+        let Some(reboot) = self.state.rebooting().cloned() else {
             return HELD;
         };
         self.record(LoopEvent::SessionEnded {
@@ -301,7 +301,7 @@ impl Stepper<'_> {
             to,
             then,
             ..
-        }) = self.reboot()
+        }) = self.state.rebooting().cloned()
         else {
             return;
         };
@@ -318,7 +318,7 @@ impl Stepper<'_> {
 
     /// Records that the reboot failed. The old session continues.
     fn reboot_failed(&mut self, error: &str, aborted: bool) {
-        let Some(Reboot { reason, then, .. }) = self.reboot() else {
+        let Some(Reboot { reason, then, .. }) = self.state.rebooting().cloned() else {
             return;
         };
         let iteration = self.state.iteration;
@@ -340,7 +340,151 @@ impl Stepper<'_> {
         self.advance(Stage::Settle, then);
     }
 
-    pub(super) fn reboot(&self) -> Option<Reboot> {
-        self.state.rebooting().cloned()
+    /// Asks the old session for its hand-off, if it can answer.
+    pub(super) fn ask_hand_off(&mut self) -> StageResult {
+        let reboot = self.state.rebooting();
+        let can_answer = reboot.is_some_and(|reboot| self.can_hand_off(&reboot.reason));
+        let named = self.state.session.agent_id.clone();
+        match (self.state.agent, named) {
+            (Some(agent), _) if can_answer && agent.pid.is_some() => {
+                self.request_hand_off();
+                HELD
+            }
+            // The process has ended, but its conversation can be resumed.
+            (None, Some(agent_id)) if can_answer && self.policy.agent.persistent => {
+                let generation = self.state.generation.next();
+                let session = self.state.session.number;
+                self.record(LoopEvent::SessionOpening {
+                    session,
+                    generation,
+                });
+                self.emit(Effect::OpenSession {
+                    generation,
+                    session,
+                    resume: Some(agent_id),
+                });
+                HELD
+            }
+            (Some(_) | None, _) => PASSED,
+        }
     }
+
+    fn request_hand_off(&mut self) {
+        if let Some(agent) = self.state.agent {
+            let until = self.now.after(self.policy.reboot.hand_off_timeout);
+            self.record(LoopEvent::HandOffRequested { until });
+            self.ask_cost();
+            self.emit(Effect::AskHandOff {
+                generation: agent.generation,
+            });
+        }
+    }
+
+    /// Returns whether the session can be asked for a hand-off that it has not written yet.
+    fn can_hand_off(&self, reason: &RebootReason) -> bool {
+        let (rules, session) = (&self.policy.reboot, &self.state.session);
+        let wanted = rules.ask_hand_off && !rules.immediate;
+        let broken = matches!(reason, RebootReason::ErrorRecovery { .. });
+        // A reboot of the operator does not wait for the model's service.
+        let unheard = *reason == RebootReason::Manual && self.state.limit_streak > 0;
+        let refusal = self.policy.agent.refuses_before.unwrap_or_default();
+        let room = session.spent.is_none()
+            && session
+                .context
+                .is_none_or(|context| context.tokens < context.window.saturating_sub(refusal));
+        let knows_something = session.iterations > 0 || self.state.work().is_some();
+        let written = session.hand_off == HandOff::Written;
+        wanted && room && knows_something && !written && !broken && !unheard
+    }
+
+    /// Returns whether the session writes its hand-off before the rate limits allow its reboot. Otherwise it would fill its context until
+    /// a prompt no longer fits.
+    pub(super) fn hands_off_early(&self, reason: &RebootReason) -> bool {
+        let by_context = matches!(reason, RebootReason::Redline { .. } | RebootReason::Refused);
+        let held_by_rate = self.state.reboots.failures == 0
+            && self.policy.reboot.confirm.is_none()
+            && !self.reboot_is_put_off();
+        let asked = self.state.session.hand_off != HandOff::NotAsked;
+        let up = self.state.agent.is_some_and(|agent| agent.pid.is_some());
+        by_context && held_by_rate && !asked && up && self.can_hand_off(reason)
+    }
+
+    /// Postpones a reboot that the rate limits do not allow yet.
+    pub(super) fn postpone_if_limited(&mut self) -> StageResult {
+        let Some(Reboot { reason, then, .. }) = self.state.rebooting().cloned() else {
+            return HELD;
+        };
+        let by_context = matches!(reason, RebootReason::Redline { .. } | RebootReason::Refused);
+        let not_before = reboot::not_before(&self.policy.reboot, &self.state.reboots, self.now);
+        let waits = by_context && self.state.reboots.failures == 0 && self.state.stop.is_none();
+        match not_before.filter(|_| waits) {
+            Some(_) => {
+                self.request_reboot(reason, not_before);
+                self.advance(Stage::IterationEndHooks, then);
+                HELD
+            }
+            None => PASSED,
+        }
+    }
+
+    /// Stores the hand-off after its turn. If the turn failed, the text so far is used.
+    fn hand_off_over(&mut self, answer: Option<&str>, why: &str) {
+        let said = match self.state.rebooting().map(|reboot| &reboot.stage) {
+            Some(RebootStage::HandOff { said, .. }) => said.clone(),
+            Some(_) | None => Vec::new(),
+        };
+        let text = match answer {
+            // A hook of the agent may have caused more text after the hand-off, so the longest text is used.
+            Some(answer) => {
+                let all = said.iter().map(String::as_str).chain([answer]);
+                all.max_by_key(|text| text.len())
+                    .unwrap_or_default()
+                    .to_owned()
+            }
+            None if said.is_empty() => String::new(),
+            None => format!(
+                "(This hand-off was cut short: {why}.)\n\n{}",
+                said.join("\n\n")
+            ),
+        };
+        if text.trim().is_empty() {
+            let warning = format!(
+                "the old session wrote no hand-off ({why}); the new session gets its last output and tool calls instead"
+            );
+            self.record(LoopEvent::Warned { warning });
+        } else {
+            let text = bounded(&text);
+            let partial = false;
+            self.record(LoopEvent::HandOffWritten { text, partial });
+        }
+        self.advance_reboot(RebootStep::RateLimits);
+    }
+
+    /// The turn for the hand-off ended by itself.
+    fn hand_off_resulted(&mut self, reboot: Reboot, end: &TurnEnd) {
+        // The cost of the turn counts, even without a hand-off.
+        self.record(LoopEvent::TurnResulted(TurnEnd {
+            claimed: false,
+            pattern: None,
+            ..end.as_recorded()
+        }));
+        let why = end.reason.as_deref().unwrap_or("it printed nothing");
+        match &end.problem {
+            Some(Problem::Limited { .. } | Problem::Unreachable) if self.state.stop.is_some() => {
+                self.advance_reboot(RebootStep::HooksBefore);
+            }
+            // The model's service refused the request. It is repeated after a wait.
+            Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)) => {
+                self.request_reboot(reboot.reason, None);
+                let then = self.service_wait(problem, why);
+                self.advance(Stage::IterationEndHooks, then);
+            }
+            Some(_) | None => self.hand_off_over(end.success.then_some(&end.text), why),
+        }
+    }
+}
+
+fn bounded(text: &str) -> String {
+    let kept = text.floor_char_boundary(HAND_OFF_BYTES_MAX);
+    text.get(..kept).unwrap_or_default().to_owned()
 }

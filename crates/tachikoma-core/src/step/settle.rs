@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::Stepper;
-use super::order::{HELD, PASSED, Stage, StageResult, held_if};
 use super::reading::exhausted;
+use super::{HELD, PASSED, Stage, StageResult, Stepper};
 use crate::policy::context::{Level, level};
 use crate::policy::{reboot, stop};
 use crate::reasons;
@@ -19,7 +18,7 @@ use crate::{
 const FAST_FAILURES_MAX: u32 = 3;
 
 /// Maximum number of attempts at one iteration that a lost server cut. The server's supervisor usually stops restarting it earlier.
-const CUT_ATTEMPTS_MAX: u32 = 32;
+pub(super) const CUT_ATTEMPTS_MAX: u32 = 32;
 
 /// Limit of an outage if no request ever succeeded: the address of the service is probably wrong.
 const UNREACHED_MAX: Duration = Duration::from_secs(600);
@@ -35,7 +34,7 @@ impl Stepper<'_> {
         let report = IterationReport {
             iteration: self.state.iteration,
             outcome,
-            duration_ms: self.duration_ms(work),
+            duration_ms: millis(self.now.since(work.started)),
             exit,
             claimed: claimed && outcome == IterationOutcome::Succeeded,
             needs_reboot: self.state.reboot_pending.is_some()
@@ -106,11 +105,6 @@ impl Stepper<'_> {
                 self.request_stop(exhausted(&reason, max), Urgency::Graceful);
             }
         }
-    }
-
-    /// Returns whether the agent's server or conversation was lost, and not too often.
-    pub(super) fn is_lost_server(&self, failure: &Failure) -> bool {
-        failure.problem() == Some(&Problem::Cut) && self.state.cuts < CUT_ATTEMPTS_MAX - 1
     }
 
     /// Records that the attempt was cut. The iteration is repeated at once.
@@ -213,7 +207,7 @@ impl Stepper<'_> {
         self.record(LoopEvent::IterationFailed {
             iteration: self.state.iteration,
             failure,
-            duration_ms: self.duration_ms(work),
+            duration_ms: millis(self.now.since(work.started)),
             streak: self.state.failure_streak.saturating_add(1),
             agent_lives,
         });
@@ -297,11 +291,11 @@ impl Stepper<'_> {
     }
 
     pub(super) fn pause_if_requested(&mut self, then: Option<Wait>) -> StageResult {
-        let requested = self.state.pause_requested;
-        if requested {
-            self.record(LoopEvent::Paused { then });
+        if !self.state.pause_requested {
+            return PASSED;
         }
-        held_if(requested)
+        self.record(LoopEvent::Paused { then });
+        HELD
     }
 
     pub(super) fn wait_if_due(&mut self, then: Option<Wait>) -> StageResult {
@@ -427,9 +421,5 @@ impl Stepper<'_> {
         };
         self.record(event);
         self.emit(Effect::Finish);
-    }
-
-    fn duration_ms(&self, work: &Work) -> u64 {
-        millis(self.now.since(work.started))
     }
 }

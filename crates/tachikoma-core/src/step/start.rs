@@ -1,7 +1,6 @@
 //! A runner starts or resumes the loop.
 
-use super::Stepper;
-use super::order::Stage;
+use super::{PASSED, Stage, Stepper};
 use crate::policy::stop::{self};
 use crate::{Effect, HookPoint, Launch, LoopEvent, Outcome, Phase, Resumption, Runner};
 
@@ -11,7 +10,7 @@ impl Stepper<'_> {
         if self.state.outcome().is_some() {
             return;
         }
-        if self.work().is_some() {
+        if self.state.work().is_some() {
             self.cut_attempt();
         }
         self.end(outcome);
@@ -64,14 +63,14 @@ impl Stepper<'_> {
             self.begin_session("persist_sessions = false, and a new runner started the loop");
         }
         // The runner has ended all processes of the earlier attempt.
-        if self.work().is_some() {
+        if self.state.work().is_some() {
             self.cut_attempt();
         }
         if let Some(reason) = other_work.filter(|_| was_started) {
             self.cancel_due_checks(reason);
         }
         self.reapply_rate_limits();
-        if !self.run_blocking_hooks(HookPoint::LoopStart, None, None) {
+        if self.run_hooks(HookPoint::LoopStart, None, None) == PASSED {
             self.resume_phase();
         }
     }

@@ -204,7 +204,7 @@ impl LineHandler {
             }
             return self.shown.show(stream, &line.text);
         }
-        let events = decoder.decode(&line.text);
+        let events = decoder.decode(line.text.as_bytes());
         if self.piece != Piece::Output {
             self.piece = match events[..] {
                 [AgentEvent::Ping] => Piece::Pings,

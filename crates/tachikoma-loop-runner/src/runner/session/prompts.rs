@@ -162,7 +162,7 @@ fn last_seen(content: impl BufRead, mut decoder: Decoder, line_bytes_max: usize)
     let mut last = LastSeen::default();
     let mut lines = line::LineSplitter::new(line_bytes_max);
     let mut read_line = |line: line::Line<'_>| {
-        for event in decoder.decode(&line.text) {
+        for event in decoder.decode(line.text.as_bytes()) {
             match event {
                 AgentEvent::Said(text) => last.said(&text),
                 AgentEvent::ToolStarted { name, about, .. } => last.called(&name, &about),
