@@ -109,7 +109,7 @@ fn line(head: &[u8], omitted_bytes: u64) -> Line<'_> {
     let last = Some(head).filter(|_| omitted_bytes > 0);
     let last = last.and_then(|head| head.utf8_chunks().last());
     let broken = match last.map(|chunk| chunk.invalid()) {
-        // At most three bytes are removed, because a complete character is not invalid.
+        // Only an incomplete character at the end is removed. It has at most three bytes.
         Some(invalid) if head.ends_with(invalid) && invalid.len() < 4 => invalid.len(),
         Some(_) | None => 0,
     };

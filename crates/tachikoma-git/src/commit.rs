@@ -14,7 +14,7 @@ use super::program::{CancelToken, GitError};
 use super::user_index::{CommitError, pathspecs, run_with_index_lock};
 use super::work_tracker::{Survey, WorkTracker};
 
-/// Files in the git directory that exist during a merge, rebase or similar operation. A commit would become part of it.
+/// Files in the git directory during a merge, rebase or similar operation. The loop does not commit then.
 const OPERATIONS: [(&str, &str); 7] = [
     ("MERGE_HEAD", "a merge"),
     ("CHERRY_PICK_HEAD", "a cherry-pick"),

@@ -1,4 +1,4 @@
-//! Reads HEAD without a process where possible.
+//! Reads HEAD from the files of the git directory, and starts git only if that is not possible.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -176,7 +176,7 @@ fn fail_if_canceled(cancel: &CancelToken) -> Result<(), GitError> {
 #[derive(Clone, Copy, Debug)]
 pub struct NewFileBudget {
     left: u64,
-    /// Files above this size in bytes are left out anyway and do not use the budget; 0 = no limit.
+    /// Files above this size in bytes are left out anyway and do not use the budget; 0 = neither a file limit nor a budget.
     file_max: u64,
 }
 
@@ -188,7 +188,7 @@ impl NewFileBudget {
         }
     }
 
-    /// Subtracts the size of a file from the budget. Returns whether the budget was large enough.
+    /// Subtracts the size of a new file from the budget. Returns false if the budget is too small for it.
     pub fn take(&mut self, size: u64) -> bool {
         if self.file_max == 0 || size > self.file_max {
             return true;

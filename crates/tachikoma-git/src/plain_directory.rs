@@ -59,7 +59,7 @@ pub enum PlainDirectoryError {
 }
 
 impl PlainDirectory {
-    /// Records a directory. `own` are the files that the loop itself writes. Blocks.
+    /// Scans a directory. `own` are the files that the loop itself writes. They are ignored. Blocks.
     ///
     /// # Errors
     /// The directory cannot be read, or has too many files.

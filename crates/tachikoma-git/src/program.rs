@@ -496,7 +496,7 @@ impl<'a> GitCommand<'a> {
     }
 }
 
-/// Returns the end of stderr, starting at a line.
+/// Returns the end of stderr, starting at the beginning of a line.
 fn tail(bytes: &[u8]) -> String {
     let start = bytes.len().saturating_sub(STDERR_BYTES_MAX);
     let text = String::from_utf8_lossy(&bytes[start..]);

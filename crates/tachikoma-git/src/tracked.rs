@@ -88,7 +88,11 @@ mod tests {
                 tracked.as_deref(),
                 Some(".ralph/loops/x/journal-0001.jsonl")
             );
-            assert_eq!(found("."), None, "tracked in another directory");
+            assert_eq!(
+                found("."),
+                None,
+                "a file that is tracked below another directory is not reported"
+            );
             scratch.git(&["update-index", "--split-index"]);
             assert!(found("below").is_some());
             scratch.git(&["rm", "-r", "-q", "--cached", "below/.ralph/loops"]);

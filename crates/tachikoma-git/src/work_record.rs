@@ -22,7 +22,7 @@ const BYTES_MAX: u64 = 256 << 20;
 pub struct WorkRecord {
     /// Id of the git tree of the last survey.
     pub tree: String,
-    /// When that survey began, in nanoseconds of the clock for file times; `None` if unknown. Surveys without changes are not recorded.
+    /// When that survey began, in nanoseconds since 1970; `None` if unknown. Surveys without changes are not recorded.
     #[serde(default)]
     pub surveyed: Option<i64>,
     /// Files that the loop changed and has not committed.
@@ -103,10 +103,13 @@ impl WorkRecord {
 
 fn parse(bytes: &[u8]) -> Result<WorkRecord, String> {
     let line_end = bytes.iter().position(|byte| *byte == b'\n');
-    let (header, body) = bytes.split_at(line_end.ok_or("it has no first line")?);
+    let (header, body) = bytes.split_at(line_end.ok_or("its header line is incomplete")?);
     let header: Header = serde_json::from_slice(header).map_err(|error| error.to_string())?;
     if header.version != VERSION {
-        return Err(format!("it has version {}", header.version));
+        return Err(format!(
+            "its version is {}, and this program reads only version {VERSION}",
+            header.version
+        ));
     }
     let body = body.strip_prefix(b"\n").unwrap_or(body);
     let body = body.strip_suffix(b"\n").unwrap_or(body);

@@ -1,4 +1,4 @@
-//! The rules of a launch, from its recorded settings: `replay` and `explain` need them.
+//! Rebuilds the decision rules of a launch from its recorded settings, for `replay` and `explain`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -61,8 +61,8 @@ pub async fn set(
     Ok(take_in(store_config, loop_id, input)?)
 }
 
-/// Adds a note for all later sessions that work was rolled back, if the loop is the current one. Claims about that work become void. The
-/// caller must
+/// Adds a note for all later sessions that work was rolled back, if the loop is the current one.
+/// Claims that this work is complete become invalid. The caller must
 /// hold the lock of the working directory.
 ///
 /// # Errors
@@ -114,7 +114,7 @@ fn take_in(store_config: &StoreConfig, loop_id: LoopId, input: Input) -> Result<
     Ok(Set {
         answer: answer.unwrap_or(Answer::Refused {
             current: state.public(),
-            reason: "it was not understood".to_owned(),
+            reason: "the loop gave no answer to this request".to_owned(),
         }),
         unsaved: saved.err().map(|error| chain(&error)),
     })

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_file_of_a_dead_supervisor_reads_as_stopped() {
+    fn server_of_a_dead_supervisor_counts_as_stopped() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(ServerFile::read(dir.path()).unwrap(), None);
         let file = ServerFile {

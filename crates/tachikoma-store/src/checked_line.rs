@@ -37,7 +37,7 @@ pub enum Remainder {
     Record,
     /// A complete record, followed by bytes that this program never writes.
     Spoilt,
-    /// Part of a line. The writer died before the record was complete, so no effect of it happened.
+    /// Part of a line. The writer died before the record was complete, so the effects of the record were never executed.
     Torn,
 }
 

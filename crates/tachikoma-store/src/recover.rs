@@ -147,7 +147,7 @@ struct Place<'a> {
 }
 
 fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
-    // Backups are listed before the journal is read, because a running loop appends to the journal.
+    // Backups are listed first. Otherwise a new backup of a running loop would be ahead of the journal that was read.
     let listed = backup::list(&place.copies.backups, Some(place.loop_id));
     let (path, line, what) = match find(place, None) {
         Err(StoreError::Damaged { path, line, what }) => (path, line, what),

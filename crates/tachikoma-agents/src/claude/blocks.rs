@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_distinguished_from_quotes_and_brackets() {
+    fn only_closing_brackets_of_all_byte_values_close_a_value() {
         for byte in 0..=u8::MAX {
             let text = [&b"x"[..], &[byte], &[b'1'; 80]].concat();
             let expected = match byte {

@@ -84,7 +84,7 @@ impl Decoder {
         }
     }
 
-    /// Returns what the decoder has learned so far.
+    /// Returns the session, context, cost and number of unknown lines that the decoder has found so far.
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing {

@@ -23,7 +23,7 @@ pub struct ClaudeAgent {
     pub permission: Permission,
     /// Commands that the agent may run with [`Permission::Safe`], each with any arguments.
     pub allow: Vec<String>,
-    /// Whether the agent runs as root. It rejects some options then.
+    /// Whether the agent runs as root. As root, the agent rejects some options.
     pub root: bool,
     /// How long one process of the agent lives.
     pub lifetime: Lifetime,

@@ -159,7 +159,7 @@ pub(super) fn rate_limit(
     Some(())
 }
 
-/// Reads the answer to our request. The answer about the context has the window before any result does.
+/// Reads the agent's answer to a control request. The answer about the context reports the window before any result does.
 pub(super) fn control_response(
     conversation: &mut Conversation,
     line: &[u8],

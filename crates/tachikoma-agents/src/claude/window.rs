@@ -15,7 +15,7 @@ const LARGE_MARK: &str = "[1m]";
 const USUAL_TOKENS: u64 = 200_000;
 const LARGE_TOKENS: u64 = 1_000_000;
 
-/// Returns the fill in tokens at which the agent compacts its context, if compaction is on. Not every model does.
+/// Returns the fill in tokens at which the agent compacts its context, if compaction is on.
 #[must_use]
 pub fn compaction_point(window: u64) -> u64 {
     window.saturating_sub(COMPACTION_RESERVE_TOKENS)
@@ -27,7 +27,7 @@ pub fn refusal_point(window: u64) -> u64 {
     window.saturating_sub(REFUSAL_RESERVE_TOKENS)
 }
 
-/// Returns the window of a model by its name: the third and fourth generations have the usual
+/// Returns the window of a model by its name: models of the third and fourth generations have the usual
 /// one, the fifth has the large one.
 #[must_use]
 pub fn window_of(model: &str) -> Option<u64> {

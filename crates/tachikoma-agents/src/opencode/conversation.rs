@@ -26,7 +26,7 @@ const ATTEMPTS: u64 = 6;
 /// Maximum number of summaries and of permission requests that are remembered.
 pub(super) const REMEMBERED_MAX: usize = 32;
 
-/// What is known of the conversation of one process.
+/// State of the conversation of one agent process, from the lines that were read so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Conversation {
     pub session: SessionInfo,

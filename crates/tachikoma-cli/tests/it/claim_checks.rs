@@ -187,7 +187,7 @@ fn stop_scripts_that_cannot_run_are_reported_at_the_start() {
     );
     assert_eq!(
         said[1],
-        "the stop script `plain.sh` cannot be asked: it may not be executed"
+        "the stop script `plain.sh` cannot be asked: it is not executable: run `chmod +x` on it"
     );
     assert!(
         said[2].ends_with("not a command line: put that into a script"),

@@ -261,7 +261,7 @@ impl<'a> RunningGit<'a> {
 
     fn into_output(self, status: ExitStatus, truncated: bool) -> Output {
         let stderr = match tail(&self.stderr_bytes) {
-            // `git commit` reports "nothing to commit" on stdout.
+            // `git commit` reports "nothing to commit" on stdout, so stdout is used if a failed command has no stderr.
             stderr if stderr.is_empty() && !status.success() => tail(&self.stdout_bytes),
             stderr => stderr,
         };

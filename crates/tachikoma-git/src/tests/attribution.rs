@@ -128,7 +128,7 @@ fn changes_between_iterations_belong_to_others() {
 }
 
 #[test]
-fn commits_of_the_agent_are_not_repeated() {
+fn changes_that_the_agent_committed_are_not_committed_again() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");

@@ -216,7 +216,7 @@ fn runtime_files_are_never_committed() {
 }
 
 #[test]
-fn files_that_git_refuses_do_not_block_the_commit() {
+fn files_that_git_refuses_to_add_do_not_block_the_commit() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("nested/x", "1");

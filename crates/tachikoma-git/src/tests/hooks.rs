@@ -97,7 +97,7 @@ fn changes_staged_during_a_refused_commit_stay_staged() {
 }
 
 #[test]
-fn refused_first_commit_leaves_nothing_staged() {
+fn first_commit_that_a_hook_rejects_leaves_nothing_staged() {
     let place = Place::empty();
     place.hook("pre-commit", "exit 1");
     let mut tracker = place.tracker();

@@ -186,7 +186,7 @@ fn directory_replaced_by_a_link_is_committed() {
     fs::rename(place.path("dir"), place.path("real")).unwrap();
     symlink("real", place.path("dir")).unwrap();
     changed(&mut tracker, ChangeOwner::Loop);
-    // A hook rejects the first commit. Then the index entries that it replaced are restored.
+    // A hook rejects the first commit. After that, the user's index has the same entries as before.
     place.hook("pre-commit", "exit 1");
     let staged = place.staged();
     commit(&mut tracker, "x").unwrap_err();

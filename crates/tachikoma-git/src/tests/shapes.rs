@@ -15,7 +15,7 @@ fn no_git_process_starts_without_a_repository() {
 }
 
 #[test]
-fn ignored_working_directory_has_no_repository() {
+fn working_directory_that_its_repository_ignores_counts_as_having_none() {
     let mut place = Place::new();
     place.scratch.write("build/inner/file", "1");
     place.options.working_dir = place.path("build/inner");

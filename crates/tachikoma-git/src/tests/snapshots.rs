@@ -114,7 +114,7 @@ fn snapshot_survives_a_destroyed_work_tree() {
 }
 
 #[test]
-fn snapshot_with_a_missing_commit_is_made_again() {
+fn snapshot_is_made_again_if_its_commit_was_deleted() {
     let place = Place::new();
     let mut tracker = place.tracker();
     snapshot(&mut tracker, 1);

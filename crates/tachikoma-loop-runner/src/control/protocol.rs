@@ -12,14 +12,14 @@ pub const PROTOCOL: u32 = 1;
 /// Maximum length of a line in bytes. A response may be a record that contains the whole state of the loop.
 pub(super) const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// The runner's first line.
+/// The first line that the runner sends to each caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The protocol version of the runner.
     pub protocol: u32,
-    /// The program version of the runner, shown to people.
+    /// The program version of the runner, for messages to the user.
     pub version: String,
-    /// The loop that the runner runs.
+    /// Id of the loop that the runner runs.
     pub loop_id: LoopId,
 }
 

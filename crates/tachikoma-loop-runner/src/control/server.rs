@@ -285,7 +285,7 @@ impl CallerHandler {
         after: Seq,
     ) -> io::Result<()> {
         let Ok(_permit) = self.followers.try_acquire() else {
-            let reason = format!("{FOLLOWERS_MAX} others follow this loop already");
+            let reason = format!("{FOLLOWERS_MAX} clients already follow this loop");
             return say(writer, &Response::Refused { reason }).await;
         };
         let mut notices = self.handle.subscribe();

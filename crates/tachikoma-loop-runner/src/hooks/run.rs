@@ -80,7 +80,7 @@ async fn run_all(
         let said = ended.said.tail.text();
         // Values to store are read from the whole output, because they may be longer than the recorded part.
         let custom = said.as_deref().map(custom_values).unwrap_or_default();
-        // The first line of truncated output says how much is missing. The second line is the rest of a truncated line.
+        // Truncated output begins with a line that says how much is missing. The next line is the end of a line that was cut.
         let torn = said.as_deref().and_then(|said| said.lines().nth(1));
         let unread = cut && custom.is_empty() && torn.is_some_and(|it| it.trim().ends_with('}'));
         let output = said.map(|said| end_of(&said));
@@ -93,7 +93,7 @@ async fn run_all(
             custom,
             unread,
         });
-        // The first failure cancels the reboot, so that the other hooks have nothing to prepare. After a reboot all hooks run.
+        // A failed hook before a reboot cancels the reboot, so the other hooks are skipped. After a reboot, all hooks run.
         let enough = failed && event.point == HookPoint::BeforeReboot;
         if enough || ended.canceled {
             break;

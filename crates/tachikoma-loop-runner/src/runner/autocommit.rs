@@ -284,7 +284,7 @@ impl Autocommit {
         }
     }
 
-    /// Orders a rollback.
+    /// Tells the git worker to restore the snapshot before `iteration`. Without a worker, the rollback fails at once.
     pub fn roll_back(&mut self, iteration: u32, again: bool, queue: &mut InputQueue) {
         let worker = self.worker.as_mut();
         let rollback = RollbackOrder { iteration, again };

@@ -253,7 +253,7 @@ fn script_problem(config: &LoopConfig, script: &Path) -> Option<String> {
     match std::fs::metadata(&path) {
         Ok(there) if !there.is_file() => Some("it is not a file".to_owned()),
         Ok(there) if there.permissions().mode() & 0o111 == 0 => {
-            Some("it may not be executed".to_owned())
+            Some("it is not executable: run `chmod +x` on it".to_owned())
         }
         Ok(_) => None,
         Err(error) if script.as_os_str().as_bytes().contains(&b' ') => Some(format!(

@@ -29,7 +29,7 @@ pub(super) enum Event {
     SnapshotTimedOut,
     /// The next write attempt on a full disk is due.
     RetryDue,
-    /// An input of a feature that goes to the core unchanged.
+    /// An input that is passed to the core unchanged.
     Input(Input),
     Maintenance(MaintenanceEvent),
     Git(GitReply),

@@ -59,7 +59,7 @@ impl HookRunner {
         // Only the first dropped point causes a warning.
         if self.dropped == 1 {
             queue.warn(format!(
-                "the hooks of `{point}` are not run: {BACKGROUND_MAX} points wait for hooks that are slower than the loop; give them less to do, or a `timeout`"
+                "the hooks of `{point}` are not run: {BACKGROUND_MAX} hook events are already queued; make the hooks faster, or set a shorter `timeout`"
             ));
         }
     }

@@ -79,7 +79,7 @@ enum Form {
         buffer: Vec<u8>,
     },
     Clear {
-        /// The first bytes, as long as they could be the start of an encrypted file; `None` after that.
+        /// First bytes of the output while they could still look like an encrypted file; `None` once that is decided.
         begins: Option<Vec<u8>>,
     },
 }

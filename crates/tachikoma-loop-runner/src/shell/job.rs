@@ -175,7 +175,10 @@ impl Shell {
             }
             self.guard = Some(guard);
         }
-        let guard = self.guard.as_mut().ok_or("its guard is gone")?;
+        let guard = self
+            .guard
+            .as_mut()
+            .ok_or("the guard process of this command has ended")?;
         guard.spawn(spawn).map_err(text)?;
         Ok(said)
     }
@@ -230,7 +233,10 @@ impl Child {
         let mut canceled = false;
         loop {
             let Some(guard) = &mut shell.guard else {
-                return self.ended("its guard is gone".to_owned(), canceled);
+                return self.ended(
+                    "the guard process of this command has ended".to_owned(),
+                    canceled,
+                );
             };
             tokio::select! {
                 biased;

@@ -27,7 +27,7 @@ async fn to_limit(runner: &mut LoopRunner) {
 
 /// The agent checks the snapshot itself: it waits for the first save, and fails if the file is replaced again without a change.
 #[test]
-fn snapshot_interval_saves_changes_only() {
+fn snapshot_is_saved_at_the_interval_only_if_the_state_changed() {
     let place = Place::new();
     let script = "s=.ralph/state.json
         until grep -q '\"seq\": 5,' $s 2>/dev/null; do sleep 0.01; done

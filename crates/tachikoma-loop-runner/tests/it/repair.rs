@@ -239,7 +239,7 @@ fn repair_is_saved_after_the_snapshot_interval() {
     });
 }
 
-/// A copy with the same content or a new modification time is not damage.
+/// An identical copy in place of the snapshot, or a new modification time, is not damage.
 #[test]
 fn touched_or_copied_snapshot_is_not_repaired() {
     let (place, repairs) =

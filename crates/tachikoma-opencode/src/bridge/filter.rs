@@ -13,7 +13,7 @@ const RUNNING_MAX: usize = 256;
 /// Maximum number of remembered messages of other roles than the agent. The parts of a message follow it at once.
 const OTHERS_MAX: usize = 32;
 
-/// Filter of events. It remembers what was passed on.
+/// Selects the events that are passed on. It remembers running tool calls and the newest messages.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
     /// Ids of the tool calls that are running.
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_passes_the_first_and_last_event_of_each_part() {
+    fn filter_passes_finished_texts_and_the_start_and_end_of_each_tool_call() {
         insta::assert_snapshot!(passed("serve-01-basic").join("\n"), @"
     message.updated
     message.part.updated text

@@ -208,7 +208,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Aborts a turn that is still running.
+    /// Aborts the turn of the conversation if this bridge or the server still works on one.
     pub(super) async fn leave(&self) -> Result<(), ClientError> {
         let Some(id) = &self.id else { return Ok(()) };
         if self.turn.is_some() || is_busy(&self.client, id).await? {
@@ -301,7 +301,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             conversation.answer_index.heard(&properties["info"]);
         }
         let Some(turn) = &mut conversation.turn else {
-            // No turn is running, so the event belongs to one that has ended.
+            // No turn is running, so the event belongs to a turn that has ended.
             return Ok(());
         };
         if conversation

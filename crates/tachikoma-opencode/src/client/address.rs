@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_addresses_are_accepted_and_passwords_are_hidden() {
+    fn only_addresses_of_host_and_port_are_accepted_and_errors_hide_passwords() {
         for (text, shown, loopback) in [
             ("http://127.0.0.1:4096", "http://127.0.0.1:4096", true),
             ("http://localhost:4096/", "http://127.0.0.1:4096", true),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_is_quoted_in_the_query() {
+    fn directory_is_percent_encoded_in_the_query() {
         let address = Address::parse("http://127.0.0.1:1").expect("an address");
         let target = address.target("/event", Some("/a b&c"), &[("limit", "1")]);
         assert_eq!(target, "/event?directory=%2Fa+b%26c&limit=1");

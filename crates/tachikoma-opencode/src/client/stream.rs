@@ -73,7 +73,7 @@ impl EventStream {
             };
             let ready = &mut self.ready;
             self.lines.push(&bytes, &mut |line| {
-                // The server writes each event as one line of data. Names, ids and comments are not needed.
+                // The server writes each event as one `data:` line. Other lines (event names, ids and comments) are not needed.
                 if let Some(data) = line.text.strip_prefix("data:") {
                     ready.push_back(data.trim().to_owned());
                 }

@@ -465,7 +465,7 @@ fn warnings(damage: Option<String>, has_password: bool) -> Vec<String> {
     damage.into_iter().chain(open).collect()
 }
 
-/// Returns the login of the server, and the generated login if this supervisor generated it.
+/// Returns the login of the server, and the same login again if this supervisor generated it.
 fn logins(settings: &SupervisorSettings) -> (Option<Login>, Option<Login>) {
     let user = settings.user.clone();
     let user = user.unwrap_or_else(|| DEFAULT_USER.to_owned());

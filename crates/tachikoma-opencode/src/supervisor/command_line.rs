@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn address_follows_the_configured_hostname() {
+    fn address_is_derived_from_the_configured_hostname() {
         let address = |host, port| address(host, port).unwrap().authority();
         assert_eq!(address("localhost", 7), "127.0.0.1:7");
         assert_eq!(address("0.0.0.0", 7), "127.0.0.1:7");

@@ -58,7 +58,7 @@ impl LogWriter {
     pub fn start(dir: &Path, is_kept: bool) -> Self {
         let (sender, mut chunks) = mpsc::channel::<Vec<u8>>(QUEUE_MAX);
         let mut log = ServerLog::new(dir, is_kept);
-        let task = Task::spawn("log of the server", async move {
+        let task = Task::spawn("writer of the server log", async move {
             while let Some(chunk) = chunks.recv().await {
                 // A full disk must not stop the server, so the chunk is dropped.
                 let _ = log.write(&chunk);

@@ -26,7 +26,7 @@ const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of files: snapshot, journal, hand-off, test history and git bundle.
 const FILES_MAX: usize = 5;
 
-/// Maximum size of the journal in bytes. A segment is closed long before it is that large.
+/// Maximum size of the journal segment in a backup, in bytes. A segment is closed long before it is that large.
 const JOURNAL_BYTES_MAX: u64 = 16 * journal::SEGMENT_MAX_BYTES;
 
 /// Maximum number of zero bytes after the last entry. Tar adds them as padding.
@@ -212,7 +212,7 @@ fn read_all(
             "it has files that its manifest does not list",
         ));
     }
-    // The rest is read, because a compressed file ends with its checksum.
+    // The rest is read to check the checksum at the end of a compressed file.
     let mut rest = archive.into_inner();
     let mut padding = 0;
     loop {

@@ -173,7 +173,7 @@ fn changed_or_missing_byte_in_a_compressed_backup_is_detected() {
 }
 
 #[test]
-fn changed_or_missing_byte_in_a_backup_is_detected() {
+fn changed_or_missing_data_in_a_backup_is_detected() {
     let place = Place::new();
     let path = place.take(10, 5_000);
     let whole = fs::read(&path).unwrap();

@@ -10,7 +10,7 @@ use age_core::format::{FileKey, Stanza};
 /// Type of the header stanza. Other programs skip unknown types.
 const TAG: &str = "tachikoma";
 
-/// The recipients of an encrypted file, as its header lists them.
+/// Recipients of an encrypted file and the identity that is locked with a passphrase, from the header of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublicHeader {
     /// The public keys of the recipients, sorted.
@@ -30,7 +30,7 @@ impl PublicHeader {
         }
     }
 
-    /// Parses the stanza. `None` if it is missing or damaged: a public key has a checksum.
+    /// Parses the stanza. `None` if it is missing or damaged. The checksums of the public keys detect damage.
     pub fn of(stanzas: &[Stanza]) -> Option<Self> {
         let stanza = stanzas.iter().find(|stanza| stanza.tag == TAG)?;
         let is_key = |text: &String| text.parse::<Recipient>().is_ok();

@@ -30,7 +30,7 @@ const WORK_FACTOR_MAX: u8 = WORK_FACTOR + 4;
 /// a file could require gigabytes of memory.
 const WORK_FACTOR_WITH_FILE_MAX: u8 = WORK_FACTOR + 1;
 
-/// Maximum number of locked identities that are tried, because each takes a second. It is more than the number of working
+/// Maximum number of passphrase-locked identities that are tried, because each takes a second. It is more than the number of working
 /// directories that share backups.
 const LOCKED_MAX: usize = 32;
 

@@ -271,7 +271,7 @@ fn file_encrypted_for_another_key_is_not_reported_as_damaged() {
 }
 
 #[test]
-fn file_is_in_form_if_it_has_exactly_the_configured_recipients() {
+fn file_is_stored_as_configured_if_it_has_exactly_the_configured_recipients() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("encrypted");
     let ours = recipient_set(dir.path(), Some(KEY));

@@ -252,7 +252,7 @@ pub fn apply_record(
 }
 
 /// Passes on the complete records after number `after`. Earlier records, except the first, are not checked. An incomplete last
-/// line is ignored: no effect of its record happened.
+/// line is ignored, because the effects of its record were never executed.
 ///
 /// Lines are skipped by their position in the file, not by the number in the line, because a damaged number must not hide its
 /// record. At a damaged record, an error is passed on instead.

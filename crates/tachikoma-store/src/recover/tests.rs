@@ -185,7 +185,7 @@ fn recovery_from_snapshot_and_from_journal_gives_the_same_state() {
 }
 
 #[test]
-fn damaged_snapshot_is_kept_and_the_journal_is_used() {
+fn damaged_snapshot_is_moved_to_the_quarantine_and_the_journal_is_used() {
     let place = Place::new();
     std::fs::write(place.snapshot(), "{\n  \"version\": 1, oops").unwrap();
     let found = place.read(Loss::Refuse).unwrap();
@@ -355,7 +355,7 @@ fn older_journal_format_continues_in_a_new_segment() {
 }
 
 #[test]
-fn older_snapshot_version_is_upgraded_and_kept() {
+fn snapshot_of_an_older_version_is_upgraded_and_the_old_file_is_kept() {
     let there = Place::new();
     let before = std::fs::read(there.snapshot()).unwrap();
     let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());

@@ -1,4 +1,4 @@
-//! The snapshot file is complete and has a checksum, and its version is the first field.
+//! Tests of the snapshot file: it is complete, it has a checksum, and its version is the first field.
 
 use crate::encryption::Encryption;
 use tachikoma_core::{Input, Launch, Policy, Runner, step};
@@ -171,7 +171,7 @@ fn compressed_snapshot_replaces_a_plain_one_and_vice_versa() {
         .output();
     assert_eq!(shown.unwrap().stdout, snapshot.encode().into_bytes());
 
-    // A foreign file is not treated as an older snapshot.
+    // A file at the path of the uncompressed snapshot is not deleted as outdated if it is not a snapshot.
     std::fs::write(&path, "not ours").unwrap();
     snapshot
         .write(
@@ -188,9 +188,9 @@ fn compressed_snapshot_replaces_a_plain_one_and_vice_versa() {
     );
 }
 
-/// A process died after it wrote the snapshot in one form and before it removed the other.
+/// A process died after it wrote the snapshot in the new form and before it removed the file in the old form.
 #[test]
-fn newer_of_two_snapshot_forms_is_used() {
+fn newer_of_a_plain_and_a_compressed_snapshot_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.json");
     let (mut older, mut newer) = (state(), state());

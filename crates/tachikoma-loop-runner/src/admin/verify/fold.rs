@@ -18,7 +18,7 @@ const TORN: &str =
 /// Remark about a journal with a last line without a newline.
 const UNENDED: &str = "its last line has no newline, which the next run adds";
 
-/// State of the check after the journal lines that were read so far.
+/// State of the journal check after the lines that were read so far.
 pub(super) struct Fold<'a> {
     loop_id: LoopId,
     encryption: &'a Encryption,

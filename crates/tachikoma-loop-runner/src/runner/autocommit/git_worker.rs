@@ -53,7 +53,7 @@ enum GitOrder {
     },
 }
 
-/// An order to restore the work tree.
+/// A request to roll back the work tree.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runner) struct RollbackOrder {
     /// The iteration to undo. The snapshot that was taken before it is restored.

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn first_matching_pattern_is_named() {
+    fn first_configured_pattern_that_matches_is_returned() {
         let patterns = compiled(&["a+".to_owned(), "b+".to_owned()]);
         assert_eq!(matching(&patterns, "bbb a", ""), Some("a+".to_owned()));
         assert_eq!(matching(&patterns, "b", ""), Some("b+".to_owned()));

@@ -233,7 +233,7 @@ fn changed_last_lines_of_the_journal_are_detected() {
 }
 
 #[test]
-fn emptied_and_deleted_journal_starts_a_new_segment() {
+fn journal_that_was_emptied_and_then_deleted_continues_in_a_new_segment() {
     check_changed(|path| {
         fs::write(path, "").unwrap();
         fs::remove_file(path).unwrap();

@@ -92,7 +92,7 @@ fn data_after_the_last_record_is_reported_and_quarantined() {
 }
 
 #[test]
-fn duplicate_line_is_damage() {
+fn duplicate_line_in_the_journal_is_damage() {
     let place = Place::new();
     let text = std::fs::read_to_string(place.journal()).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
