@@ -9,8 +9,7 @@ use tachikoma_core::{
 };
 
 use crate::prompt;
-use crate::runner::context::Context;
-use crate::runner::queue::InputQueue;
+use crate::runner::context::{Context, InputQueue};
 use crate::session::transcripts;
 use crate::store::{checkpoints, compressed, prompts};
 use crate::worktree;
