@@ -19,15 +19,12 @@ mod open;
 mod opencode_server;
 mod operator;
 mod program;
-mod queue;
 mod reload;
-mod repair;
 mod session;
 mod snapshots;
 mod storage;
 #[cfg(test)]
 mod tests;
-mod turn;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,11 +48,11 @@ use crate::task::until;
 use crate::worktree;
 
 use actor::Actor;
+use context::warning_input;
 use error::Abort;
 use event::Event;
 use features::Features;
 use open::Opening;
-use queue::warning_input;
 
 pub use builder::{LoopBuilder, run_guard};
 pub use error::RunError;

@@ -166,9 +166,9 @@ impl Guard {
     }
 
     /// Interrupts, terminates or kills an agent, unless it has ended. Never waits.
-    pub fn signal(&mut self, generation: u64, rung: StopSignal) {
-        tracing::debug!(generation, ?rung, "signaling an agent");
-        self.short_order(&Order::Signal { generation, rung });
+    pub fn signal(&mut self, generation: u64, signal: StopSignal) {
+        tracing::debug!(generation, ?signal, "signaling an agent");
+        self.short_order(&Order::Signal { generation, signal });
         // A suspended guard cannot send the signal. So the standby is woken, which wakes the guard.
         if self.attended.is_some() {
             let _ = rustix::process::kill_process(self.pid, Signal::CONT);

@@ -38,7 +38,12 @@ pub(super) enum Order {
     /// Start an agent. Its three streams are sent with the message.
     Spawn(Box<Spawn>),
     /// Send a signal to the agent: interrupt, terminate or kill.
-    Signal { generation: u64, rung: StopSignal },
+    Signal {
+        generation: u64,
+        // The guard may be a process of an older version, which knows this name.
+        #[serde(rename = "rung")]
+        signal: StopSignal,
+    },
     /// Suspend the agent's process group, as Ctrl-Z does.
     Suspend,
     /// Continue a suspended agent.

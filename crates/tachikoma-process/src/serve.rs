@@ -2,11 +2,13 @@
 //!
 //! The guard has one thread and no runtime: it sleeps in `poll` until the runner sends an order or a child dies.
 
+use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -15,13 +17,13 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::cgroup::Cgroup;
 use super::protocol::{self, GuardReport, Inbox, Order, Received, SpawnSubject};
-use super::{Exit, Spawn, StopSignal, children, orphans, spawn};
+use super::{Exit, MARKER, Spawn, StopSignal, children, orphans, spawn};
 use agent::{Agent, Progress};
+use tachikoma_core::PASSPHRASE_VARIABLE;
 use tachikoma_fs::lock_file;
 use tachikoma_runtime::clock;
 
 mod agent;
-mod launch;
 #[cfg(target_os = "linux")]
 mod standby;
 
@@ -34,6 +36,16 @@ pub(super) const BYE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for git and its hooks, which the runner started, to end by themselves after the runner. Git removes its lock files in this time.
 const STRAGGLE: Duration = Duration::from_secs(1);
+
+/// Git runs maintenance after a commit in a detached process. The guard would end that process with the agent and report it as a leftover,
+/// and the repository would never be packed. With these settings git waits for its maintenance.
+const GIT_SETTINGS: [(&str, &str); 2] = [
+    ("gc.autoDetach", "false"),
+    ("maintenance.autoDetach", "false"),
+];
+
+/// Environment variable with the number of git settings that follow in other variables.
+const GIT_COUNT: &str = "GIT_CONFIG_COUNT";
 
 /// Time between two checks of children that are being ended, in case a death does not wake the guard.
 const TICK: Duration = Duration::from_millis(20);
@@ -151,7 +163,7 @@ impl Server {
                 }
                 Order::Hold => self.lock = fds.into_iter().next(),
                 Order::Spawn(order) => self.spawn(*order, fds)?,
-                Order::Signal { generation, rung } => self.signal(generation, rung),
+                Order::Signal { generation, signal } => self.signal(generation, signal),
                 Order::Suspend => self.signal_group(Signal::STOP),
                 Order::Continue => self.signal_group(Signal::CONT),
                 Order::Bye => return Ok(ControlFlow::Break(())),
@@ -176,15 +188,16 @@ impl Server {
 
     fn spawn(&mut self, order: Spawn, fds: Vec<OwnedFd>) -> io::Result<()> {
         let generation = order.generation;
-        if self.agent.is_some() {
-            return self.report(&GuardReport::SpawnFailed {
+        let started = match self.agent {
+            Some(_) => Err(GuardReport::SpawnFailed {
                 generation,
                 subject: SpawnSubject::Guard,
                 errno: Errno::BUSY.raw_os_error(),
                 message: "the agent before it has not ended yet".to_owned(),
-            });
-        }
-        match launch::launch(order, fds, &self.marker) {
+            }),
+            None => launch(order, fds, &self.marker),
+        };
+        match started {
             Ok(pid) => {
                 self.agent = Some(Agent::new(generation, pid));
                 self.report(&GuardReport::Spawned {
@@ -192,23 +205,15 @@ impl Server {
                     pid: pid.as_raw_pid(),
                 })
             }
-            Err(failure) => self.report(&GuardReport::SpawnFailed {
-                generation,
-                subject: failure.subject,
-                errno: failure.errno,
-                message: failure.message,
-            }),
+            Err(failed) => self.report(&failed),
         }
     }
 
-    fn signal(&mut self, generation: u64, rung: StopSignal) {
+    fn signal(&mut self, generation: u64, signal: StopSignal) {
         // The agent may have ended before the order arrived.
-        if let Some(agent) = self
-            .agent
-            .as_mut()
-            .filter(|agent| agent.generation() == generation)
-        {
-            agent.signal(rung, clock::monotonic());
+        let agent = self.agent.as_mut();
+        if let Some(agent) = agent.filter(|agent| agent.generation == generation) {
+            agent.signal(signal, clock::monotonic());
         }
     }
 
@@ -241,7 +246,9 @@ impl Server {
         let Some(agent) = self.agent.as_mut().filter(|agent| agent.is_ending()) else {
             return Ok(());
         };
-        let others_left = children_left && others_left(&self.written_off);
+        let may_die = |child: &Pid| !self.written_off.contains(child);
+        let others_left =
+            children_left && (self.written_off.is_empty() || children::own().iter().any(may_die));
         match agent.advance(others_left, &self.written_off, clock::monotonic()) {
             Progress::Waiting => Ok(()),
             Progress::Ended { report, survivors } => {
@@ -304,6 +311,95 @@ impl Server {
     }
 }
 
+/// Starts an agent with the given streams. Its process id stays valid until the agent is waited for. The error is the report to the runner.
+fn launch(order: Spawn, fds: Vec<OwnedFd>, marker: &str) -> Result<Pid, GuardReport> {
+    let cwd = PathBuf::from(order.cwd);
+    let mut command = Command::new(order.program);
+    command.args(order.args).current_dir(&cwd);
+    // Only the runner may have the passphrase.
+    command.env_remove(PASSPHRASE_VARIABLE);
+    for name in order.env_remove {
+        command.env_remove(name);
+    }
+    command.envs(order.env).env(MARKER, marker);
+    set_git(&mut command);
+    if let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) {
+        command.stdin(Stdio::from(stdin));
+        command.stdout(Stdio::from(stdout));
+        command.stderr(Stdio::from(stderr));
+    }
+    spawn::prepare_agent(&mut command, children::own_pid());
+    match command.spawn() {
+        Ok(child) => Ok(Pid::from_child(&child)),
+        Err(error) => Err(spawn_failed(order.generation, &error, &cwd)),
+    }
+}
+
+/// Adds Tachikoma's git settings to those that the agent already gets.
+fn set_git(command: &mut Command) {
+    let given = command.get_envs().find(|(name, _)| *name == GIT_COUNT);
+    let given = match given {
+        Some((_, value)) => value.map(OsString::from),
+        None => std::env::var_os(GIT_COUNT),
+    };
+    let given = given.filter(|count| !count.is_empty());
+    let parse = |count: OsString| count.to_str()?.trim_start().parse::<i32>().ok();
+    let count = given.map_or(Some(0), parse).filter(|count| *count >= 0);
+    // An invalid number is left unchanged, because git reports it itself.
+    let Some(mut next) = count else { return };
+    for (name, value) in GIT_SETTINGS {
+        command.env(format!("GIT_CONFIG_KEY_{next}"), name);
+        command.env(format!("GIT_CONFIG_VALUE_{next}"), value);
+        next += 1;
+    }
+    command.env(GIT_COUNT, next.to_string());
+}
+
+/// Returns why an agent could not be started. ENOENT does not say if the program or the directory is missing, so the directory is
+/// checked again.
+fn spawn_failed(generation: u64, error: &io::Error, cwd: &Path) -> GuardReport {
+    let errno = error.raw_os_error().unwrap_or_default();
+    let of_program = [
+        Errno::NOENT,
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::NOTDIR,
+        Errno::ISDIR,
+        Errno::LOOP,
+        Errno::NAMETOOLONG,
+        Errno::NOEXEC,
+        Errno::TOOBIG,
+        Errno::TXTBSY,
+        Errno::LIBBAD,
+    ];
+    let (subject, error) = match check_dir(cwd) {
+        Err(refusal) => (SpawnSubject::WorkingDirectory, refusal),
+        Ok(()) if of_program.iter().any(|of| of.raw_os_error() == errno) => {
+            (SpawnSubject::Program, io::Error::from_raw_os_error(errno))
+        }
+        // An error without a number is a NUL byte in an argument.
+        Ok(()) if errno == 0 => (
+            SpawnSubject::Program,
+            io::Error::new(error.kind(), error.to_string()),
+        ),
+        Ok(()) => (SpawnSubject::Guard, io::Error::from_raw_os_error(errno)),
+    };
+    GuardReport::SpawnFailed {
+        generation,
+        subject,
+        errno: error.raw_os_error().unwrap_or_default(),
+        message: error.to_string(),
+    }
+}
+
+/// Checks that an agent can run in the directory.
+fn check_dir(cwd: &Path) -> io::Result<()> {
+    if !cwd.metadata()?.is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    Ok(rustix::fs::access(cwd, rustix::fs::Access::EXEC_OK)?)
+}
+
 /// Ends processes that the dead runner itself started, and marks the runner as dead in the lock file.
 fn end_stragglers(marker: &str, lock: &OwnedFd) {
     orphans::end_stragglers(marker, STRAGGLE);
@@ -317,12 +413,6 @@ fn end_cgroup(cgroup: &Cgroup, deadline: Instant) {
     } else {
         cgroup.kill();
     }
-}
-
-/// Returns whether a child is left that may still be ended.
-fn others_left(written_off: &[Pid]) -> bool {
-    let may_die = |child: &Pid| !written_off.contains(child);
-    written_off.is_empty() || children::own().iter().any(may_die)
 }
 
 /// Sends a signal to a child. The child was not reaped, so its id is still valid.

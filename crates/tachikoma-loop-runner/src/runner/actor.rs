@@ -5,21 +5,20 @@ use std::sync::Arc;
 
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    HookPoint, Input, LoopEvent, Outcome, Policy, Record, Repair, State, Status, Timestamp,
-    WaitSummary, next_deadline, step,
+    AgentInput, HookPoint, Input, LoopEvent, Outcome, Policy, Record, Repair, State, Status,
+    Timestamp, WaitSummary, next_deadline, step,
 };
 use tachikoma_fs::FsError;
 use tokio::time::Instant;
 
 use super::autocommit::{self, GitReply};
-use super::context::Context;
+use super::context::{Context, InputQueue, warning_input};
 use super::error::{Abort, RunError};
 use super::event::Event;
 use super::features::{Features, Waits};
 use super::maintenance::{MaintenanceEvent, backup_failed};
-use super::queue::{InputQueue, warning_input};
 use super::storage::Storage;
-use super::{backup_schedule, disk_full, repair, snapshots};
+use super::{backup_schedule, disk_full, snapshots};
 use crate::clock::{self, Clock};
 use crate::config::{LoopConfig, set_keep_rules};
 use crate::handle::{Channels, LoopHandle, LoopRequest};
@@ -77,25 +76,24 @@ impl Actor {
 
     /// Gives the core one input. If the process was suspended, the core first gets the duration of the suspension.
     pub async fn take(&mut self, input: Input) -> Result<(), Abort> {
-        let taken = self.take_all(input).await;
-        self.storage.failed |= taken.is_err();
-        taken
-    }
-
-    async fn take_all(&mut self, input: Input) -> Result<(), Abort> {
         let now = self.clock.now();
-        if let Some(duration) = self.clock.jumped() {
-            self.pass(now, Input::Suspended { duration }).await?;
+        let suspended = self.clock.jumped();
+        let suspended = suspended.map(|duration| Input::Suspended { duration });
+        for input in suspended.into_iter().chain([input]) {
+            let passed = self.pass(now, input).await;
+            self.storage.failed |= passed.is_err();
+            passed?;
         }
-        if repair::is_due_before(&input) {
-            self.repair(now).await?;
-        }
-        self.pass(now, input).await
+        Ok(())
     }
 
     /// Handles one input: decide, journal, sync, publish, act, save. No effect happens before its record is on disk. [`step`] decides
     /// which phase of the loop comes next.
     async fn pass(&mut self, now: Timestamp, input: Input) -> Result<(), Abort> {
+        // The agent or another program may have damaged the files of the loop.
+        if needs_repair_before(&input) {
+            self.repair(now).await?;
+        }
         tracing::trace!(input = input.kind(), "input taken");
         let decided = step(&self.policy, &mut self.state, now, input);
         self.append(&decided.records).await?;
@@ -234,7 +232,33 @@ impl Actor {
     /// Handles an event of a feature. Returns an input for the core if the event causes one.
     pub async fn feature_event(&mut self, event: Event) -> Option<Input> {
         let (context, features, queue, clock) = self.parts();
-        features.event(context, event, clock, queue).await
+        let maintenance = &mut features.maintenance;
+        match event {
+            Event::Input(input) => Some(input),
+            Event::Maintenance(MaintenanceEvent::Warning(warning)) => Some(warning_input(warning)),
+            // The damage is only reported here. The next backup finds it again.
+            Event::Maintenance(MaintenanceEvent::DamagedSegment { why, .. }) => {
+                Some(warning_input(backup_failed(&why)))
+            }
+            Event::Maintenance(MaintenanceEvent::Panicked(reason)) => {
+                Some(Input::Broken { reason })
+            }
+            Event::Hooks(ended) => features.hooks.ended(context, ended),
+            Event::Delivery(ended) => {
+                let failed = features.notifier.ended(ended, || context.shell());
+                failed.map(Input::Incident)
+            }
+            Event::Check(result) => features.checks.ended(context, result, maintenance, queue),
+            Event::Guard(event) => features.session.guard_event(context, event, queue),
+            Event::Sampled(result) => features.session.sampled(result),
+            Event::Agent(event) => {
+                let session = &mut features.session;
+                session
+                    .reader_event(context, event, clock, maintenance, queue)
+                    .await
+            }
+            _ => None,
+        }
     }
 
     async fn git_reply(&mut self, reply: GitReply) -> Result<Option<Input>, Abort> {
@@ -430,7 +454,7 @@ impl Actor {
     async fn repair(&mut self, now: Timestamp) -> Result<(), Abort> {
         self.features.snapshots.checked();
         let session = &mut self.features.session;
-        let lock = match repair::repair_lock(&self.config, &mut self.storage, session).await {
+        let lock = match self.storage.repair_lock(&self.config, session).await {
             Err(Abort::Failed(lost @ RunError::Lock(_))) => {
                 self.rescue_journal(now).await;
                 return Err(lost.into());
@@ -645,5 +669,40 @@ impl Actor {
         end_children(self.config.adoption, &self.state.loop_id.to_string()).await;
         self.queue.clear();
         self.suspended = None;
+    }
+}
+
+/// Returns whether an input may end an iteration or the loop, or start the agent. All files are checked before such an input.
+fn needs_repair_before(input: &Input) -> bool {
+    match input {
+        Input::Start { .. }
+        | Input::Wake
+        | Input::Command { .. }
+        | Input::Shutdown { .. }
+        | Input::Decline { .. }
+        | Input::Broken { .. }
+        | Input::AutocommitFinished { .. }
+        | Input::ConditionsAnswered { .. }
+        | Input::GatesRan { .. }
+        | Input::OperatorRequest { .. }
+        | Input::RolledBack { .. }
+        | Input::HooksRan { .. } => true,
+        Input::Agent { event, .. } => matches!(
+            event,
+            AgentInput::NotLaunched { .. }
+                | AgentInput::Opened
+                | AgentInput::TurnEnded(_)
+                | AgentInput::Exited { .. }
+                | AgentInput::GuardLost
+        ),
+        Input::Suspended { .. }
+        | Input::SnapshotTaken { .. }
+        | Input::CustomSet { .. }
+        | Input::Note { .. }
+        | Input::CompletionClaimed { .. }
+        | Input::Warning { .. }
+        | Input::DiskWasFull { .. }
+        | Input::Incident(_)
+        | Input::Repaired { .. } => false,
     }
 }

@@ -6,23 +6,21 @@ mod git_worker;
 use std::time::Duration;
 
 use tachikoma_core::{
-    AgentInput, AutocommitResult, CommitFacts, CommitMessage, CommitOrder, Effect, Generation,
-    Input, LoopChanges, Phase, Policy, State, StopSignal, Timestamp, TurnEnd,
+    AutocommitResult, CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input,
+    LoopChanges, Phase, Policy, State, StopSignal, Timestamp,
 };
 use tokio::time::Instant;
 
-use super::context::Context;
-use super::queue::{InputQueue, warning_input};
-use super::turn::{TurnOrder, TurnStart};
+use super::context::{Context, InputQueue, TurnOrder, TurnStart, warning_input};
 use crate::clock;
 use crate::config::{OPENING_TIMEOUT, SNAPSHOT_TIMEOUT};
 use crate::git::worktree_tree::Bounds;
-use crate::git::{ChangeOwner, TrackerOptions};
+use crate::git::{CancelToken, ChangeOwner, TrackerOptions};
 use crate::task::await_some;
 use crate::worktree;
 
 use git_worker::{
-    Commit, GitWorker, GitWorkerOptions, RollbackFailure, RollbackOrder, SnapshotError,
+    Commit, GitOrder, GitWorker, GitWorkerOptions, RollbackFailure, RollbackOrder, SnapshotError,
     SnapshotTaken,
 };
 
@@ -128,7 +126,8 @@ impl Autocommit {
     /// Marks that the loop itself is about to change the work tree outside of an iteration.
     pub fn owe_survey(&self) {
         if let Some(worker) = &self.worker {
-            worker.owe_survey();
+            // If the queue is full, it already contains a survey.
+            worker.order(GitOrder::OweSurvey);
         }
     }
 
@@ -149,7 +148,15 @@ impl Autocommit {
             .worker
             .as_mut()
             .filter(|_| context.policy.autocommit.is_some());
-        if !worker.is_some_and(|worker| worker.take_snapshot(iteration, only_survey)) {
+        let is_ordered = worker.is_some_and(|worker| {
+            worker.snapshot = CancelToken::new();
+            worker.order(GitOrder::Snapshot {
+                iteration,
+                only_survey,
+                cancel: worker.snapshot.clone(),
+            })
+        });
+        if !is_ordered {
             return Some(turn);
         }
         let due = due_in(self.snapshot_limit());
@@ -217,7 +224,7 @@ impl Autocommit {
     pub fn end_deferred(
         &mut self,
         generation: Generation,
-        rung: StopSignal,
+        signal: StopSignal,
         queue: &mut InputQueue,
     ) -> bool {
         let waits = |deferred: &mut DeferredTurn| deferred.turn.generation == generation;
@@ -228,27 +235,14 @@ impl Autocommit {
         if let Some(worker) = &self.worker {
             worker.snapshot.cancel();
         }
-        let reason = "it was ended before it began".to_owned();
-        let (news, over) = match deferred.turn.start {
-            TurnStart::Launch { .. } | TurnStart::Session { .. } => {
-                (AgentInput::NotLaunched { reason }, true)
-            }
-            TurnStart::Prompt => {
-                let end = TurnEnd {
-                    reason: Some(reason),
-                    ..TurnEnd::default()
-                };
-                // The process of the session runs even if the turn has not begun. Signals stronger than an interrupt must still reach it.
-                (AgentInput::TurnEnded(end), rung == StopSignal::Interrupt)
-            }
-        };
-        if over {
-            queue.push(Input::Agent {
-                generation,
-                event: news,
-            });
+        // The process of a session runs even if its turn has not begun. Signals stronger than an interrupt must still reach it.
+        let is_prompt = matches!(deferred.turn.start, TurnStart::Prompt);
+        let is_over = !is_prompt || signal == StopSignal::Interrupt;
+        if is_over {
+            let reason = "it was ended before it began".to_owned();
+            queue.push(deferred.turn.not_begun(reason));
         }
-        over
+        is_over
     }
 
     /// Orders the survey after an iteration, and a commit if the core ordered one.
@@ -267,7 +261,16 @@ impl Autocommit {
         });
         let kept = match &mut self.worker {
             Some(worker) => {
-                if worker.commit(number, commit, change_owner(changes)) {
+                worker.survey = CancelToken::new();
+                worker.commit = CancelToken::new();
+                let order = GitOrder::Commit {
+                    number,
+                    commit,
+                    owner: change_owner(changes),
+                    survey: worker.survey.clone(),
+                    cancel: worker.commit.clone(),
+                };
+                if worker.order(order) {
                     return;
                 }
                 Err("git has not finished its earlier work".to_owned())
@@ -288,7 +291,12 @@ impl Autocommit {
     pub fn roll_back(&mut self, iteration: u32, again: bool, queue: &mut InputQueue) {
         let worker = self.worker.as_mut();
         let rollback = RollbackOrder { iteration, again };
-        if !worker.is_some_and(|worker| worker.roll_back(rollback)) {
+        let is_ordered = worker.is_some_and(|worker| {
+            worker.rollback = CancelToken::new();
+            let cancel = worker.rollback.clone();
+            worker.order(GitOrder::RollBack { rollback, cancel })
+        });
+        if !is_ordered {
             let result = Err("git is not available in this run".to_owned());
             queue.push(Input::RolledBack { iteration, result });
         }

@@ -9,10 +9,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::backup_upload::{CloudProbe, Drain, Uploader};
-use super::context::Context;
+use super::context::{Context, InputQueue};
 use super::error::RunError;
 use super::maintenance::{Maintenance, MaintenanceTask, UploadPlan, backup_failed, backup_warning};
-use super::queue::InputQueue;
 use super::storage::Storage;
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;

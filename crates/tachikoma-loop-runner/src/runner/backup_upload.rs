@@ -9,7 +9,7 @@ use tachikoma_core::{Incident, Input, LoopId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::queue::warning_input;
+use super::context::warning_input;
 use crate::clock;
 use crate::cloud::{Cloud, Error, SendError, UploadedBackup};
 use crate::task::panicked;

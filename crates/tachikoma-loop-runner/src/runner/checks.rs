@@ -9,9 +9,8 @@ use tachikoma_core::{Input, Owed, State, TestsSeen};
 use tokio::sync::oneshot;
 
 use super::autocommit::Autocommit;
-use super::context::Context;
+use super::context::{Context, InputQueue, warning_input};
 use super::maintenance::Maintenance;
-use super::queue::{InputQueue, warning_input};
 use crate::config::LoopConfig;
 use crate::gates::{CheckOutput, CheckRun, GateRun, GatesRan, Questions, Scene, TestHistory};
 use crate::store::layout::gates_dir;

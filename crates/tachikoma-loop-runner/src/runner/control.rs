@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tachikoma_core::{Answer, Input, Ticket};
 use tokio::sync::oneshot;
 
-use super::queue::InputQueue;
+use super::context::InputQueue;
 use crate::control::ControlServer;
 use crate::task::await_some;
 use tachikoma_core::error_chain as chain;

@@ -8,20 +8,17 @@ use tokio::time::Instant;
 use super::autocommit::Autocommit;
 use super::backup_schedule::BackupSchedule;
 use super::checks::Checks;
-use super::context::Context;
+use super::context::{Context, InputQueue, TurnOrder, TurnStart, warning_input};
 use super::control::Control;
 use super::event::Event;
 use super::hook_runner::HookRunner;
-use super::maintenance::{Maintenance, MaintenanceEvent, backup_failed};
+use super::maintenance::Maintenance;
 use super::opencode_server::OwnServer;
 use super::operator;
-use super::queue::{InputQueue, warning_input};
 use super::reload::{Reload, refuse};
 use super::session::Session;
 use super::snapshots::Snapshots;
-use super::turn::{TurnOrder, TurnStart};
 use crate::advice;
-use crate::clock::Clock;
 use crate::handle::{Channels, LoopRequest};
 use crate::notify::Notifier;
 use crate::request::ControlRequest;
@@ -79,45 +76,6 @@ impl Features {
             ended = self.notifier.next_event(), if waits.accepts => Event::Delivery(ended),
             result = self.checks.next_event(), if waits.accepts => Event::Check(result),
             event = self.session.next_event(), if waits.accepts => event,
-        }
-    }
-
-    /// Handles an event of a feature. Returns an input for the core if the event causes one.
-    pub async fn event(
-        &mut self,
-        context: Context<'_>,
-        event: Event,
-        clock: &mut Clock,
-        queue: &mut InputQueue,
-    ) -> Option<Input> {
-        match event {
-            Event::Input(input) => Some(input),
-            Event::Maintenance(MaintenanceEvent::Warning(warning)) => Some(warning_input(warning)),
-            // The damage is only reported here. The next backup finds it again.
-            Event::Maintenance(MaintenanceEvent::DamagedSegment { why, .. }) => {
-                Some(warning_input(backup_failed(&why)))
-            }
-            Event::Maintenance(MaintenanceEvent::Panicked(reason)) => {
-                Some(Input::Broken { reason })
-            }
-            Event::Hooks(ended) => self.hooks.ended(context, ended),
-            Event::Delivery(ended) => {
-                let failed = self.notifier.ended(ended, || context.shell());
-                failed.map(Input::Incident)
-            }
-            Event::Check(result) => {
-                let maintenance = &mut self.maintenance;
-                self.checks.ended(context, result, maintenance, queue)
-            }
-            Event::Guard(event) => self.session.guard_event(context, event, queue),
-            Event::Sampled(result) => self.session.sampled(result),
-            Event::Agent(event) => {
-                let maintenance = &mut self.maintenance;
-                self.session
-                    .reader_event(context, event, clock, maintenance, queue)
-                    .await
-            }
-            _ => None,
         }
     }
 

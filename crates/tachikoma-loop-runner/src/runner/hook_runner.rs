@@ -7,8 +7,7 @@ use tachikoma_core::{
 };
 use tokio::sync::oneshot;
 
-use super::context::Context;
-use super::queue::InputQueue;
+use super::context::{Context, InputQueue};
 use crate::hooks::{HookEvent, HookRun, Registry};
 use crate::process::Hooks;
 use crate::task::await_some;

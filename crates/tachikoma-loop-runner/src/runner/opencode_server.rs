@@ -8,10 +8,9 @@ use tachikoma_agents::opencode::server_variables;
 use tachikoma_core::Input;
 use tachikoma_core::supervise::{StartedBy, StopSignals};
 
-use super::context::Context;
+use super::context::{Context, warning_input};
 use super::error::RunError;
 use super::program::path_with_ourselves;
-use super::queue::warning_input;
 use crate::config::{OpenCodeServer, exposed};
 use crate::opencode::client::Address;
 use crate::opencode::supervisor::{Supervisor, SupervisorHandle, SupervisorSettings};

@@ -1,6 +1,5 @@
 //! The agent's session: the guard, the agent's process, its prompts, and the translation of its events into inputs of the core.
 
-mod agent_input;
 mod launch;
 mod patterns;
 mod prompts;
@@ -10,35 +9,32 @@ use std::io;
 use std::time::Duration;
 
 use tachikoma_agents::{
-    self as agents, AgentEvent, FailureClass, Message, Turn, TurnOutcome, TurnResult,
-    is_conversation_id,
+    self as agents, ARE_YOU_THERE, AgentEvent, FailureClass, Message, Turn, TurnOutcome,
+    TurnResult, is_conversation_id,
 };
 use tachikoma_core::{
-    Activity, AgentInput, Generation, Input, Spent, StopSignal, TurnEnd, microusd,
+    Activity, AgentInput, ConversationUse, Generation, Input, QuotaWindow, Spent, StopSignal,
+    TurnEnd, microusd,
 };
 use tokio::sync::broadcast;
 
-use super::context::Context;
+use super::context::{Context, InputQueue, TurnOrder, TurnStart, warning_input};
 use super::event::Event;
 use super::maintenance::Maintenance;
 use super::program::{path_with_ourselves, search_path};
-use super::queue::{InputQueue, warning_input};
-use super::turn::{TurnOrder, TurnStart};
 use crate::advice::ASK_HAND_OFF;
 use crate::clock::Clock;
 use crate::notice::Notice;
 use crate::process::{
     Guard, GuardError, GuardReport, Spawn, input, lines, names_of, output, sample_activity,
 };
-use crate::session::process::{LiveLaunch, ReaderEvent};
+use crate::session::process::{LiveLaunch, ReaderCommand, ReaderEvent, StdinError};
 use crate::session::pump::{Output, Pump};
-use crate::session::stdin::{AgentStdin, StdinError};
 use crate::settings::Settings;
 use crate::shell::CancellableTask;
 use crate::task::await_some;
 use tachikoma_core::error_chain as chain;
 
-use agent_input::{agent_input, quota};
 use launch::{
     ATTEMPT, ITERATION, budget_left_microusd, close_transcript, prepare_transcripts, spawn_failure,
     transcript, turn_variables,
@@ -57,6 +53,9 @@ const SAMPLE: &str = "process sample";
 
 /// Maximum length of the recorded first line of the agent's text about a failed turn.
 const REASON_BYTES_MAX: usize = 512;
+
+/// Maximum length of a hand-off that is passed to the core.
+const HAND_OFF_BYTES_MAX: usize = 16 << 10;
 
 /// The session of the agent, and the process in which it runs.
 #[derive(Debug)]
@@ -192,11 +191,11 @@ impl Session {
         queue: &mut InputQueue,
     ) -> Option<Input> {
         let generation = self.launch.as_ref()?.generation;
-        let news = match event {
+        let event = match event {
             ReaderEvent::Output => AgentInput::Output,
             ReaderEvent::StreamEnded => AgentInput::StreamEnded,
             ReaderEvent::Agent(event) => {
-                return self.agent_event(context, generation, event, clock, queue);
+                self.agent_event(context, generation, event, clock, queue)?
             }
             ReaderEvent::TranscriptClosed(transcript) => {
                 close_transcript(context, transcript, maintenance, queue);
@@ -209,13 +208,10 @@ impl Session {
             }
             ReaderEvent::ReaderPanicked(reason) => return Some(Input::Broken { reason }),
         };
-        Some(Input::Agent {
-            generation,
-            event: news,
-        })
+        Some(Input::Agent { generation, event })
     }
 
-    /// Returns the input that reports an event of the agent to the core.
+    /// Returns what the core has to know about an event of the agent; `None` if it does not need the event.
     fn agent_event(
         &mut self,
         context: Context<'_>,
@@ -223,17 +219,20 @@ impl Session {
         event: AgentEvent,
         clock: &mut Clock,
         queue: &mut InputQueue,
-    ) -> Option<Input> {
-        let news = match event {
+    ) -> Option<AgentInput> {
+        Some(match event {
             AgentEvent::Cost(None) => {
                 self.cost_is_unknown(context, queue);
                 return None;
             }
             AgentEvent::Allowance(allowance) => {
-                let windows = allowance.windows.into_iter().map(quota);
-                queue.extend(windows.map(|window| Input::Agent {
+                queue.extend(allowance.windows.into_iter().map(|window| Input::Agent {
                     generation,
-                    event: AgentInput::Quota(window),
+                    event: AgentInput::Quota(QuotaWindow {
+                        window: window.name,
+                        percent: window.percent,
+                        resets_at: window.resets_at,
+                    }),
                 }));
                 return None;
             }
@@ -242,9 +241,10 @@ impl Session {
                 let agent_id = session.session_id;
                 if !is_conversation_id(&agent_id) {
                     let shown: String = agent_id.chars().take(40).collect();
-                    return Some(warning_input(format!(
+                    queue.warn(format!(
                         "the agent's name for its session is not a valid id: {shown:?}; the next iteration starts a new session"
-                    )));
+                    ));
+                    return None;
                 }
                 AgentInput::SessionNamed { agent_id }
             }
@@ -256,11 +256,44 @@ impl Session {
                 let more = self.launch.as_ref()?.background_tasks > 0 || result.queued > 0;
                 AgentInput::TurnEnded(self.turn_ended(context, *result, more, clock, queue))
             }
-            event => agent_input(event)?,
-        };
-        Some(Input::Agent {
-            generation,
-            event: news,
+            AgentEvent::Measured(reading) => AgentInput::ContextMeasured {
+                context: reading.context(),
+                answering: reading.answering,
+            },
+            AgentEvent::ToolStarted { id, name, about } => AgentInput::ToolStarted {
+                id,
+                name,
+                summary: about,
+            },
+            AgentEvent::ToolEnded { id, failed, tail } => AgentInput::ToolEnded {
+                id,
+                error: failed.then_some(tail),
+            },
+            AgentEvent::FileTouched(path) => AgentInput::FileTouched { path },
+            AgentEvent::CallEnded(tokens) => AgentInput::CallEnded { tokens },
+            AgentEvent::Cost(usd) => AgentInput::Cost {
+                conversation_microusd: microusd(usd?),
+            },
+            AgentEvent::TakenUp { usd, tokens } => {
+                AgentInput::ConversationResumed(ConversationUse {
+                    microusd: microusd(usd),
+                    tokens,
+                })
+            }
+            AgentEvent::SessionReset { session_id } => AgentInput::SessionNamed {
+                agent_id: session_id.filter(|id| is_conversation_id(id))?,
+            },
+            AgentEvent::ControlAnswered { request_id, .. } if request_id == ARE_YOU_THERE => {
+                AgentInput::Opened
+            }
+            AgentEvent::PermissionDenied { tool, id } => AgentInput::ToolDenied { tool, id },
+            AgentEvent::Said(text) => AgentInput::HandOffText {
+                text: text
+                    .get(..text.floor_char_boundary(HAND_OFF_BYTES_MAX))
+                    .unwrap_or_default()
+                    .to_owned(),
+            },
+            _ => return None,
         })
     }
 
@@ -330,7 +363,7 @@ impl Session {
                 (0, 0)
             };
             if !context.policy.agent.persistent && !more {
-                launch.close_stdin();
+                launch.stdin = None;
             }
         }
         let asked = self.prompts.last();
@@ -409,16 +442,35 @@ impl Session {
         turn: TurnOrder,
         queue: &mut InputQueue,
     ) {
-        match &turn.start {
-            TurnStart::Launch { resume } => {
-                self.launch(context, &turn, resume.as_deref(), true, queue)
-                    .await;
+        let is_launch = !matches!(turn.start, TurnStart::Prompt);
+        // The reader of an earlier launch may still exist if that launch failed before its process ran.
+        if is_launch
+            && let Some(before) = self.launch.take()
+            && let Some(reason) = before.join().await
+        {
+            return queue.push(Input::Broken { reason });
+        }
+        let prompt = match turn.start {
+            TurnStart::Session { .. } => Ok(String::new()),
+            TurnStart::Launch { .. } | TurnStart::Prompt => self.prompts.next(context, queue).await,
+        };
+        let begun = match prompt {
+            Ok(prompt) if is_launch => self.start_agent(context, &turn, &prompt),
+            Ok(prompt) => {
+                if let Some(launch) = self.launch_of(turn.generation) {
+                    launch.begin_turn(transcript(context, &turn));
+                }
+                let message = Message::Prompt {
+                    text: &prompt,
+                    iteration: Some(turn.iteration),
+                };
+                self.say(context, turn.generation, &message, queue);
+                Ok(())
             }
-            TurnStart::Session { resume } => {
-                self.launch(context, &turn, resume.as_deref(), false, queue)
-                    .await;
-            }
-            TurnStart::Prompt => self.prompt(context, &turn, queue).await,
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = begun {
+            queue.push(turn.not_begun(reason));
         }
     }
 
@@ -430,7 +482,7 @@ impl Session {
         queue: &mut InputQueue,
     ) {
         if let Some(launch) = self.launch_of(generation) {
-            launch.report_text();
+            launch.command(ReaderCommand::ReportText);
         }
         let message = Message::Prompt {
             text: ASK_HAND_OFF,
@@ -451,7 +503,7 @@ impl Session {
     /// Closes the agent's stdin, which ends an agent that waits for the next prompt.
     pub fn close_stdin(&mut self, generation: Generation) {
         if let Some(launch) = self.launch_of(generation) {
-            launch.close_stdin();
+            launch.stdin = None;
         }
     }
 
@@ -476,22 +528,25 @@ impl Session {
 
     /// Ends the agent, or interrupts its turn. If the agent supports it, the interrupt is a message, because a signal would end its process
     /// and its conversation.
-    pub fn signal(&mut self, context: Context<'_>, generation: Generation, rung: StopSignal) {
-        let word = context.agent.line(&Message::Interrupt);
-        if rung == StopSignal::Interrupt
-            && let (Some(word), Some(launch)) = (word, self.launch_of(generation))
-            && launch.write_line(word).is_ok()
+    pub fn signal(&mut self, context: Context<'_>, generation: Generation, signal: StopSignal) {
+        let line = context.agent.line(&Message::Interrupt);
+        if signal == StopSignal::Interrupt
+            && let (Some(line), Some(launch)) = (line, self.launch_of(generation))
+            && launch.write_line(line).is_ok()
         {
             return;
         }
         if let Some(guard) = &mut self.guard {
-            guard.signal(generation.0, rung);
+            guard.signal(generation.0, signal);
         }
     }
 
     /// Lets the guard end at the end of the loop, unless the agent exits by itself when its stdin is closed.
     pub fn finish(&mut self) {
-        let ends_by_itself = self.launch.as_ref().is_some_and(LiveLaunch::has_stdin);
+        let ends_by_itself = self
+            .launch
+            .as_ref()
+            .is_some_and(|launch| launch.stdin.is_some());
         if let Some(guard) = self.guard.as_mut().filter(|_| !ends_by_itself) {
             guard.dismiss();
         }
@@ -515,73 +570,23 @@ impl Session {
         }
     }
 
-    /// Sends the next prompt to the agent's running process.
-    async fn prompt(&mut self, context: Context<'_>, turn: &TurnOrder, queue: &mut InputQueue) {
-        let generation = turn.generation;
-        match self.prompts.next(context, queue).await {
-            Ok(text) => {
-                if let Some(launch) = self.launch_of(generation) {
-                    launch.begin_turn(transcript(context, turn));
-                }
-                let message = Message::Prompt {
-                    text: &text,
-                    iteration: Some(turn.iteration),
-                };
-                self.say(context, generation, &message, queue);
-            }
-            Err(reason) => queue.push(Input::Agent {
-                generation,
-                event: AgentInput::TurnEnded(TurnEnd {
-                    reason: Some(reason),
-                    ..TurnEnd::default()
-                }),
-            }),
-        }
-    }
-
-    /// Starts the agent's process, with or without a prompt.
-    async fn launch(
-        &mut self,
-        context: Context<'_>,
-        turn: &TurnOrder,
-        resume: Option<&str>,
-        with_prompt: bool,
-        queue: &mut InputQueue,
-    ) {
-        // The reader of an earlier launch may still exist if that launch failed before its process ran.
-        if let Some(before) = self.launch.take()
-            && let Some(reason) = before.join().await
-        {
-            return queue.push(Input::Broken { reason });
-        }
-        let prompt = match with_prompt {
-            true => self.prompts.next(context, queue).await.map(Some),
-            false => Ok(None),
-        };
-        let started =
-            prompt.and_then(|prompt| self.start_agent(context, turn, resume, prompt.as_deref()));
-        if let Err(reason) = started {
-            queue.push(Input::Agent {
-                generation: turn.generation,
-                event: AgentInput::NotLaunched { reason },
-            });
-        }
-    }
-
+    /// Starts the agent's process, in the conversation to resume or in a new one.
     fn start_agent(
         &mut self,
         context: Context<'_>,
         turn: &TurnOrder,
-        resume: Option<&str>,
-        prompt: Option<&str>,
+        prompt: &str,
     ) -> Result<(), String> {
         let Context { config, agent, .. } = context;
         let plan = agent.plan(&Turn {
-            prompt: prompt.unwrap_or_default(),
-            resume,
+            prompt,
+            resume: match &turn.start {
+                TurnStart::Launch { resume } | TurnStart::Session { resume } => resume.as_deref(),
+                TurnStart::Prompt => None,
+            },
             budget_usd: budget_left_microusd(context)
                 .map(|left| Duration::from_micros(left).as_secs_f64()),
-            iteration: prompt.map(|_| turn.iteration),
+            iteration: matches!(turn.start, TurnStart::Launch { .. }).then_some(turn.iteration),
         });
         let path = path_with_ourselves(
             search_path(&plan, config.search_path.as_ref()),
@@ -594,11 +599,11 @@ impl Session {
         fn pipe<P>(made: io::Result<P>) -> Result<P, String> {
             made.map_err(|error| format!("no pipe for the agent: {error}"))
         }
-        let (stdin, agent_stdin) = match plan.input {
+        let (stdin, stdin_writer) = match plan.input {
             agents::Input::Whole(text) => (pipe(input(text.as_bytes()))?, None),
             agents::Input::Lines(first) => {
                 let (stdin, writer) = pipe(lines())?;
-                (stdin, Some(AgentStdin::start(writer, first)))
+                (stdin, Some((writer, first)))
             }
         };
         let (stdout_out, stdout) = pipe(output())?;
@@ -635,7 +640,7 @@ impl Session {
             turn.generation,
             agent.decoder(),
             pump,
-            agent_stdin,
+            stdin_writer,
             self.notices.clone(),
         ));
         Ok(())
@@ -666,10 +671,10 @@ impl Session {
     pub async fn shutdown(&mut self) {
         self.sample = None;
         if let (Some(guard), Some(launch)) = (&mut self.guard, &mut self.launch)
-            && launch.has_stdin()
+            && launch.stdin.is_some()
             && launch.exit.is_none()
         {
-            launch.close_stdin();
+            launch.stdin = None;
             let exited = async {
                 loop {
                     match guard.next().await {

@@ -9,8 +9,8 @@ use tachikoma_fs::atomic_file::FileMark;
 use tachikoma_fs::quarantine::quarantine;
 use tokio::time::Instant;
 
+use super::context::InputQueue;
 use super::error::RunError;
-use super::queue::InputQueue;
 use super::storage::Storage;
 use crate::clock;
 use crate::config::LoopConfig;

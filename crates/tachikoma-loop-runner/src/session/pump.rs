@@ -134,9 +134,8 @@ impl Pump {
                 },
             };
             match self.take(stream, sink) {
-                Taken::Nothing => self.bytes_this_turn = 0,
-                Taken::Some => return Flow::Output,
-                Taken::End => return self.ended(stream, sink),
+                Some(flow) => return flow,
+                None => self.bytes_this_turn = 0,
             }
         }
     }
@@ -172,20 +171,23 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, stream: Stream, sink: &mut LineSink<'_>) -> Taken {
+    /// Reads a part of the output. Returns `None` if there is no output now.
+    fn take(&mut self, stream: Stream, sink: &mut LineSink<'_>) -> Option<Flow> {
         let source = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
-        let Some(pipe) = &source.pipe else {
-            return Taken::End;
-        };
-        let read = match pipe.try_read(&mut self.buffer) {
-            Ok(0) => return Taken::End,
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Taken::Nothing,
+        let read = match source.pipe.as_ref()?.try_read(&mut self.buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             // Other errors of a pipe are permanent, so they end the stream.
-            Err(_) => return Taken::End,
+            Ok(0) | Err(_) => {
+                source.close(sink);
+                return Some(match (&self.stdout.pipe, &self.stderr.pipe) {
+                    (None, None) => Flow::Ended,
+                    (Some(_), _) | (_, Some(_)) => Flow::StreamEnded(stream),
+                });
+            }
+            Ok(read) => read,
         };
         let bytes = self.buffer.get(..read).unwrap_or_default();
         self.bytes += read as u64;
@@ -198,18 +200,7 @@ impl Pump {
             self.final_text.push(bytes);
         }
         source.lines.push(bytes, &mut |line| sink(stream, line));
-        Taken::Some
-    }
-
-    fn ended(&mut self, stream: Stream, sink: &mut LineSink<'_>) -> Flow {
-        match stream {
-            Stream::Stdout => self.stdout.close(sink),
-            Stream::Stderr => self.stderr.close(sink),
-        }
-        match (&self.stdout.pipe, &self.stderr.pipe) {
-            (None, None) => Flow::Ended,
-            (Some(_), _) | (_, Some(_)) => Flow::StreamEnded(stream),
-        }
+        Some(Flow::Output)
     }
 }
 
@@ -231,12 +222,6 @@ fn closed(transcript: Transcript, error: Option<io::Error>) -> ClosedTranscript 
         path,
         error: error.or(closing_error),
     }
-}
-
-enum Taken {
-    Some,
-    Nothing,
-    End,
 }
 
 async fn ready(pipe: &Receiver, stream: Stream) -> Stream {

@@ -19,7 +19,7 @@ const LEFTOVERS_NAMED_MAX: usize = 64;
 
 /// One agent, identified by its generation.
 pub(super) struct Agent {
-    generation: u64,
+    pub(super) generation: u64,
     leader: Pid,
     exit: Option<Exit>,
     ending: Ending,
@@ -63,10 +63,6 @@ impl Agent {
         }
     }
 
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// Notes the death of a child, which may be the agent itself.
     pub(super) fn died(&mut self, pid: Pid, exit: Exit, now: Instant) {
         if pid == self.leader && self.exit.is_none() {
@@ -81,8 +77,8 @@ impl Agent {
     }
 
     /// Interrupts, terminates or kills the agent with a signal.
-    pub(super) fn signal(&mut self, rung: StopSignal, now: Instant) {
-        match rung {
+    pub(super) fn signal(&mut self, signal: StopSignal, now: Instant) {
+        match signal {
             StopSignal::Interrupt => self.signal_group(Signal::INT),
             StopSignal::Terminate => {
                 self.signal_group(Signal::TERM);

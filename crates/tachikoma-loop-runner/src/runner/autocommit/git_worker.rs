@@ -23,7 +23,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An order for the git worker.
-enum GitOrder {
+pub(in crate::runner) enum GitOrder {
     /// Take a snapshot of the work tree before an iteration. If the snapshot exists already, only survey the work tree.
     Snapshot {
         iteration: u32,
@@ -161,7 +161,8 @@ pub(in crate::runner) struct GitWorker {
     pub opening: CancelToken,
     /// Cancels the snapshot before an iteration.
     pub snapshot: CancelToken,
-    survey: CancelToken,
+    /// Cancels the survey after an iteration.
+    pub survey: CancelToken,
     /// Cancels the commit. The survey before it continues, because it separates the changes of the loop from those of others.
     pub commit: CancelToken,
     /// Cancels a rollback. The worker undoes the changes that the rollback has made so far.
@@ -190,47 +191,10 @@ impl GitWorker {
         })
     }
 
-    /// Sends an order to the thread. Returns false if the queue is full or the thread has ended.
-    fn order(&self, order: GitOrder) -> bool {
+    /// Sends an order to the thread. Returns false if the queue is full or the thread has ended: then no reply comes.
+    pub fn order(&self, order: GitOrder) -> bool {
         let orders = self.orders.as_ref();
         orders.is_some_and(|orders| orders.try_send(order).is_ok())
-    }
-
-    /// Orders the snapshot before an iteration. Returns whether a reply will come.
-    pub fn take_snapshot(&mut self, iteration: u32, only_survey: bool) -> bool {
-        self.snapshot = CancelToken::new();
-        self.order(GitOrder::Snapshot {
-            iteration,
-            only_survey,
-            cancel: self.snapshot.clone(),
-        })
-    }
-
-    /// Orders that the next survey attributes changes to the loop. If the queue is full, it already contains a survey.
-    pub fn owe_survey(&self) {
-        self.order(GitOrder::OweSurvey);
-    }
-
-    /// Orders a survey and, if `commit` is given, a commit. Returns whether a reply will come.
-    pub fn commit(&mut self, number: u64, commit: Option<Commit>, owner: ChangeOwner) -> bool {
-        self.survey = CancelToken::new();
-        self.commit = CancelToken::new();
-        self.order(GitOrder::Commit {
-            number,
-            commit,
-            owner,
-            survey: self.survey.clone(),
-            cancel: self.commit.clone(),
-        })
-    }
-
-    /// Orders a rollback. Returns whether a reply will come.
-    pub fn roll_back(&mut self, rollback: RollbackOrder) -> bool {
-        self.rollback = CancelToken::new();
-        self.order(GitOrder::RollBack {
-            rollback,
-            cancel: self.rollback.clone(),
-        })
     }
 
     /// Waits for the next reply. Cancel-safe.

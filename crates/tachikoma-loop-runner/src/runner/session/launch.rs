@@ -7,11 +7,9 @@ use tachikoma_agents::Turn;
 use tachikoma_fs::{check_dir, make_dir};
 
 use crate::process::SpawnSubject;
-use crate::runner::context::Context;
+use crate::runner::context::{Context, InputQueue, TurnOrder};
 use crate::runner::maintenance::Maintenance;
 use crate::runner::program::{find_program, search_path};
-use crate::runner::queue::InputQueue;
-use crate::runner::turn::TurnOrder;
 use crate::session::pump::ClosedTranscript;
 use crate::session::transcript::Transcript;
 use crate::store::StoreError;

@@ -6,8 +6,7 @@ use tachikoma_agents::{AgentEvent, Claim, Decoder, claim, line};
 use tachikoma_core::{LastSeen, SessionNo, WorkTree, checkpoint, handoff_due, text_before_prompt};
 
 use crate::prompt;
-use crate::runner::context::Context;
-use crate::runner::queue::InputQueue;
+use crate::runner::context::{Context, InputQueue};
 use crate::session::transcripts;
 use crate::store::{checkpoints, compressed, prompts};
 use crate::worktree;

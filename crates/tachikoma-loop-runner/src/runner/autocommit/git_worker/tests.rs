@@ -43,11 +43,17 @@ async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
     scratch.write("a.txt", "2");
     std::fs::write(&hang, "").unwrap();
     let message = "of the loop".to_owned();
-    let commit = |message| Commit {
-        message,
-        limit: None,
+    let commit = |number| GitOrder::Commit {
+        number,
+        commit: Some(Commit {
+            message: message.clone(),
+            limit: None,
+        }),
+        owner: ChangeOwner::Loop,
+        survey: CancelToken::new(),
+        cancel: CancelToken::new(),
     };
-    assert!(worker.commit(1, Some(commit(message.clone())), ChangeOwner::Loop));
+    assert!(worker.order(commit(1)));
     let reply = worker.next_event().await;
     let GitReply::Committed {
         result: Err(why), ..
@@ -57,7 +63,7 @@ async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
     };
     assert!(why.contains("took more than"), "{why}");
     std::fs::remove_file(&hang).unwrap();
-    assert!(worker.commit(2, Some(commit(message)), ChangeOwner::Loop));
+    assert!(worker.order(commit(2)));
     let reply = worker.next_event().await;
     let GitReply::Committed {
         result: Ok(kept), ..
