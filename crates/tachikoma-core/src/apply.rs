@@ -151,7 +151,7 @@ pub fn apply(state: &mut State, record: &Record) {
             state.progress.attempt_started(*attempt);
             state.stop_pattern = None;
             state.accounting.turn_began();
-            state.kept.unsurveyed = true;
+            state.tracked_work.unsurveyed = true;
             state.session.context_before = state.session.context;
             state.session.hand_off = HandOff::NotAsked;
             begin_work(state, *generation, time);
@@ -282,8 +282,8 @@ pub fn apply(state: &mut State, record: &Record) {
                 let accounting = &mut state.accounting;
                 accounting.turn_resulted(&mut state.stats, *cost_microusd, *tokens);
             } else {
-                state.kept.checked = true;
-                state.kept.outside = true;
+                state.tracked_work.checked = true;
+                state.tracked_work.outside = true;
             }
         }
         LoopEvent::ConversationResumed(told) => state
@@ -345,7 +345,7 @@ pub fn apply(state: &mut State, record: &Record) {
             service_answered(state);
             if report.outcome == IterationOutcome::Succeeded {
                 state.session.oriented = true;
-                state.kept.work_tree_note = None;
+                state.tracked_work.work_tree_note = None;
                 state.session.fast_failures = 0;
                 state.failure_streak = 0;
             }
@@ -392,10 +392,10 @@ pub fn apply(state: &mut State, record: &Record) {
             commit,
             uncommitted,
         } => {
-            state.kept.uncommitted = *uncommitted;
-            let known = state.kept.snapshot.as_ref();
+            state.tracked_work.uncommitted = *uncommitted;
+            let known = state.tracked_work.snapshot.as_ref();
             if known.is_none_or(|known| known.commit != *commit) {
-                state.kept.snapshot = Some(Snapshot {
+                state.tracked_work.snapshot = Some(Snapshot {
                     iteration: *iteration,
                     commit: commit.clone(),
                 });
@@ -410,8 +410,8 @@ pub fn apply(state: &mut State, record: &Record) {
         LoopEvent::AutocommitFinished {
             purpose,
             iteration,
-            kept,
-        } => phases::autocommit_finished(state, *purpose, *iteration, kept, time),
+            result,
+        } => phases::autocommit_finished(state, *purpose, *iteration, result, time),
         LoopEvent::AutocommitGivenUp { purpose, .. } => {
             phases::autocommit_given_up(state, *purpose);
         }
@@ -424,7 +424,7 @@ pub fn apply(state: &mut State, record: &Record) {
         LoopEvent::CheckStarted { check } => {
             state.completion.number += 1;
             state.completion.given_up = None;
-            state.kept.checked = true;
+            state.tracked_work.checked = true;
             state.phase = Phase::Checking {
                 check: check.clone(),
             };
@@ -469,7 +469,7 @@ pub fn apply(state: &mut State, record: &Record) {
         LoopEvent::HandOffRequested { until } => {
             state.accounting.turn_began();
             // The turn of the hand-off may change files.
-            state.kept.unsurveyed = true;
+            state.tracked_work.unsurveyed = true;
             with_reboot(state, |reboot| {
                 reboot.asked = reboot.asked.saturating_add(1);
                 reboot.stage = RebootStage::HandOff {
@@ -560,7 +560,7 @@ pub fn apply(state: &mut State, record: &Record) {
         | LoopEvent::Error { outcome, .. } => {
             // A commit without changes has no record of its own. If the agent had not ended, the work tree was not examined.
             if let Phase::Autocommitting { autocommit } = &state.phase {
-                state.kept.checked = autocommit.closing.is_some();
+                state.tracked_work.checked = autocommit.closing.is_some();
             }
             state.runner = None;
             state.agent = None;
@@ -656,7 +656,7 @@ fn runner_started(state: &mut State, launch: &Launch, runner: &Runner, time: Tim
         // The survey at the start finds the changes of the attempt that was cut, but does not measure its progress.
         state.progress.missed();
         // Those changes are committed when the loop ends, also if no iteration follows.
-        state.kept.checked = true;
+        state.tracked_work.checked = true;
     }
     state.launch = launch.clone();
     state.runner = Some(runner.clone());
@@ -739,7 +739,7 @@ fn with_work(state: &mut State, change: impl FnOnce(&mut Work)) {
 
 fn record_note(state: &mut State, text: &str, tell: bool, operator: bool, time: Timestamp) {
     if tell {
-        state.kept.work_tree_note = Some(text.to_owned());
+        state.tracked_work.work_tree_note = Some(text.to_owned());
     }
     let mut same = state
         .notes

@@ -318,9 +318,9 @@ impl Completion {
         went_well && objectives.all_ticked() && ticked > before
     }
 
-    pub(crate) fn seen_in_the_tree(&mut self, kept: &AutocommitResult) {
+    pub(crate) fn seen_in_the_tree(&mut self, result: &AutocommitResult) {
         // A commit without new changes contains files from before the attempt, such as files that gates wrote.
-        if kept.changed > 0 || kept.head_moved {
+        if result.changed > 0 || result.head_moved {
             self.idle = false;
         }
     }

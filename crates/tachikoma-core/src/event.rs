@@ -313,7 +313,8 @@ pub enum LoopEvent {
         /// Number of the iteration that was started last.
         iteration: u32,
         /// Changed files, the commit, or the error.
-        kept: AutocommitResult,
+        #[serde(rename = "kept")]
+        result: AutocommitResult,
     },
     /// The result of the autocommit is unknown. The next survey includes its changes.
     #[serde(rename = "keep_given_up")]

@@ -135,7 +135,7 @@ fn head(text: &mut String, state: &State, tree: &WorkTree) {
     }
     if let Some(head) = &tree.head {
         let head = short_commit(head);
-        let _ = match state.kept.uncommitted {
+        let _ = match state.tracked_work.uncommitted {
             0 => writeln!(text, "- The work tree is at commit {head}."),
             left => writeln!(
                 text,
@@ -344,7 +344,7 @@ mod tests {
         state.checkpoint.words = Some("The parser is done; the printer is next.".to_owned());
         state.checkpoint.words_of = SessionNo(1);
         state.checkpoint.reason = "context at 86%".to_owned();
-        state.kept.uncommitted = 2;
+        state.tracked_work.uncommitted = 2;
         state.checkpoint.failed_calls = vec![FailedCall {
             call: "Bash: make test".to_owned(),
             times: 2,

@@ -82,8 +82,7 @@ pub enum Input {
         /// Number of the order. An answer that is no longer awaited is dropped.
         number: u64,
         /// The result, or why it is unknown.
-        #[serde(rename = "result")]
-        kept: Result<AutocommitResult, String>,
+        result: Result<AutocommitResult, String>,
     },
     /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
     ConditionsAnswered {

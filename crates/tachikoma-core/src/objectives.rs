@@ -92,8 +92,8 @@ const COMMENT: &str = "<!--";
 const COMMENT_END: &str = "-->";
 
 fn cut(words: &str) -> &str {
-    let kept = words.floor_char_boundary(WORDS_BYTES_MAX);
-    words.get(..kept).unwrap_or_default()
+    let end = words.floor_char_boundary(WORDS_BYTES_MAX);
+    words.get(..end).unwrap_or_default()
 }
 
 /// Kind of a line.

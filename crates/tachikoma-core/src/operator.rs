@@ -291,7 +291,8 @@ pub struct Operator {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put: bool,
     /// Whether the operator was not asked about the last iteration yet.
-    pub behind: bool,
+    #[serde(rename = "behind")]
+    pub unasked: bool,
     /// Attended mode as set by a command; `None` = as configured.
     #[serde(default)]
     pub attended: Option<bool>,

@@ -188,14 +188,14 @@ impl Progress {
         self.untested = true;
     }
 
-    pub(crate) fn seen_in_the_tree(&mut self, kept: &AutocommitResult) {
+    pub(crate) fn seen_in_the_tree(&mut self, result: &AutocommitResult) {
         let evidence = &mut self.evidence;
-        evidence.files = evidence.files.saturating_add(kept.changed);
-        evidence.lines = evidence.lines.saturating_add(kept.lines);
+        evidence.files = evidence.files.saturating_add(result.changed);
+        evidence.lines = evidence.lines.saturating_add(result.lines);
         // A commit of earlier changes is not progress of this iteration.
-        evidence.commits |= kept.head_moved || (kept.commit.is_some() && kept.changed > 0);
-        self.untested |= kept.changed > 0 || kept.head_moved;
-        for name in &kept.files {
+        evidence.commits |= result.head_moved || (result.commit.is_some() && result.changed > 0);
+        self.untested |= result.changed > 0 || result.head_moved;
+        for name in &result.files {
             self.files.retain(|known| known != name);
             self.files.push(name.clone());
         }

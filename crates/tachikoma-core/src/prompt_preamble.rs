@@ -44,22 +44,22 @@ fn unseen_events(state: &State) -> String {
         text.push_str(&format!("The operator says:\n\n{}\n\n", message.text));
     }
     // After a rollback the files are not as the attempt left them, and the note about the rollback is reported instead.
-    if state.after_cut && state.kept.work_tree_note.is_none() {
+    if state.after_cut && state.tracked_work.work_tree_note.is_none() {
         text.push_str(&format!(
             "An earlier attempt at this iteration was cut short; this is attempt {}. Its changes are still in the files and may be \
              incomplete. Look at the files before you continue, and do not repeat finished work.\n\n",
             state.attempt
         ));
     }
-    if let Some(what) = &state.kept.work_tree_note {
+    if let Some(what) = &state.tracked_work.work_tree_note {
         text.push_str(what);
         text.push_str(" Look at the files before you continue: they are not as you left them.\n\n");
     }
     if let Some(why) = state
-        .kept
+        .tracked_work
         .refused
         .as_deref()
-        .filter(|_| state.kept.uncommitted > 0)
+        .filter(|_| state.tracked_work.uncommitted > 0)
     {
         let start = why.ceil_char_boundary(why.len().saturating_sub(REFUSED_BYTES_MAX));
         let (cut, why) = (start > 0, why.get(start..).unwrap_or_default());
@@ -234,9 +234,9 @@ mod tests {
     fn preamble_reports_cut_attempts_rollbacks_and_failed_commits() {
         let mut state = State::new(LoopId::from_u128(1));
         assert_eq!(unseen_events(&state), "");
-        state.kept.refused = Some(format!("{}: the linter says no", "ä".repeat(5000)));
+        state.tracked_work.refused = Some(format!("{}: the linter says no", "ä".repeat(5000)));
         assert_eq!(unseen_events(&state), "", "there is nothing left to commit");
-        state.kept.uncommitted = 1;
+        state.tracked_work.uncommitted = 1;
         let text = unseen_events(&state);
         assert!(text.contains("\n...ä"), "{text}");
         assert!(text.ends_with("the linter says no\n\n"), "{text}");
@@ -244,7 +244,7 @@ mod tests {
         state.after_cut = true;
         state.attempt = 2;
         assert!(unseen_events(&state).contains("cut short; this is attempt 2."));
-        state.kept.work_tree_note = Some("The operator has brought back.".to_owned());
+        state.tracked_work.work_tree_note = Some("The operator has brought back.".to_owned());
         assert!(unseen_events(&state).starts_with("The operator has brought back. Look"));
     }
 }

@@ -37,7 +37,7 @@ impl ExpectedNumbers {
     pub(crate) fn of(state: &State) -> Self {
         Self {
             agent: state.agent.map(|agent| agent.generation),
-            autocommit: state.kept.number,
+            autocommit: state.tracked_work.number,
             check: state.completion.number,
         }
     }
@@ -265,9 +265,9 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             commit: commit.clone(),
             uncommitted: *uncommitted,
         }),
-        LoopEvent::AutocommitFinished { kept, .. } => Some(Input::AutocommitFinished {
+        LoopEvent::AutocommitFinished { result, .. } => Some(Input::AutocommitFinished {
             number: before.autocommit,
-            kept: Ok(kept.clone()),
+            result: Ok(result.clone()),
         }),
         LoopEvent::HooksRan(end) => Some(Input::HooksRan {
             point: end.point,

@@ -95,8 +95,8 @@ pub struct State {
     #[serde(default)]
     pub checkpoint: Checkpoint,
     /// Commits, snapshots and uncommitted files of the loop.
-    #[serde(default)]
-    pub kept: TrackedWork,
+    #[serde(default, rename = "kept")]
+    pub tracked_work: TrackedWork,
     /// Notes of the agent and the operator for later sessions, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
@@ -275,14 +275,14 @@ impl State {
         };
         in_between
             || self.operator.rolling_back.is_some()
-            || self.kept.unsurveyed
-            || self.kept.checked
+            || self.tracked_work.unsurveyed
+            || self.tracked_work.checked
     }
 
     /// Returns whether there may be uncommitted changes of the loop: some are known, gates have run since the last survey, or an earlier
     /// run could not survey the work tree.
     pub(crate) fn may_have_left_work(&self) -> bool {
-        self.kept.uncommitted > 0 || self.kept.checked
+        self.tracked_work.uncommitted > 0 || self.tracked_work.checked
     }
 
     /// Returns the open question. During the hooks at the start of a run, there is none.

@@ -63,7 +63,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             commit,
             uncommitted,
         } => turn.snapshot_taken(iteration, commit, uncommitted),
-        Input::AutocommitFinished { number, kept } => turn.autocommit_finished(number, kept),
+        Input::AutocommitFinished { number, result } => turn.autocommit_finished(number, result),
         Input::ConditionsAnswered { number, answers } => turn.conditions_answered(number, answers),
         Input::GatesRan {
             number,

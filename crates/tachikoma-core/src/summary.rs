@@ -145,7 +145,8 @@ pub struct FailedReboot {
     /// When the reboot failed.
     pub time: Timestamp,
     /// Whether a hook canceled the reboot. Otherwise the reboot failed.
-    pub called_off: bool,
+    #[serde(rename = "called_off")]
+    pub canceled: bool,
     /// Error of the hook or of the reboot.
     pub error: String,
     /// Number of failed reboots in a row.
@@ -346,7 +347,7 @@ fn attended(state: &State) -> Option<bool> {
 
 fn reboot_failed(state: &State) -> Option<FailedReboot> {
     let last = state.reboots.history.last()?;
-    let (called_off, error) = match &last.result {
+    let (canceled, error) = match &last.result {
         RebootResult::Done | RebootResult::Futile { .. } => return None,
         RebootResult::Aborted { error } => (true, error),
         RebootResult::Failed { error } => (false, error),
@@ -354,7 +355,7 @@ fn reboot_failed(state: &State) -> Option<FailedReboot> {
     Some(FailedReboot {
         iteration: last.iteration,
         time: last.time,
-        called_off,
+        canceled,
         error: error.clone(),
         in_a_row: state.reboots.failures,
     })
@@ -391,20 +392,21 @@ fn context(state: &State) -> Option<ContextSummary> {
 }
 
 fn git(state: &State, live: bool) -> Option<GitSummary> {
-    let kept = &state.kept;
+    let tracked = &state.tracked_work;
     // Outside of a repository the work tree is only surveyed.
-    let known = kept.snapshot.is_some() || kept.last_commit.is_some() || kept.uncommitted > 0;
+    let known =
+        tracked.snapshot.is_some() || tracked.last_commit.is_some() || tracked.uncommitted > 0;
     known.then(|| GitSummary {
-        last_commit: kept.last_commit.as_ref().map(|last| CommitSummary {
+        last_commit: tracked.last_commit.as_ref().map(|last| CommitSummary {
             id: last.commit.id.clone(),
             files: last.commit.files,
             iteration: last.iteration,
         }),
-        commits: kept.commits,
-        uncommitted: kept.uncommitted,
-        withheld: kept.withheld,
-        files_changed: kept.files_changed,
-        snapshot: kept.snapshot.as_ref().map(|last| last.commit.clone()),
+        commits: tracked.commits,
+        uncommitted: tracked.uncommitted,
+        withheld: tracked.withheld,
+        files_changed: tracked.files_changed,
+        snapshot: tracked.snapshot.as_ref().map(|last| last.commit.clone()),
         keeping: state
             .autocommit()
             .filter(|_| live)

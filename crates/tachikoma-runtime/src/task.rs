@@ -66,7 +66,7 @@ pub async fn until(moment: Option<tokio::time::Instant>) {
 /// Returns the error message for a panic. The panic hook has printed the location to standard error.
 pub fn panicked(name: &str, payload: &(dyn Any + Send)) -> String {
     let words = words_of(payload);
-    format!("the runner's {name} panicked ({words}): this is a bug in tachikoma, please report it")
+    format!("the task `{name}` panicked ({words}): this is a bug in tachikoma, please report it")
 }
 
 /// Returns the message of a panic.
@@ -85,7 +85,7 @@ mod tests {
         let mut task = Task::spawn("reader", async { panic!("nine lives, {} left", 0) });
         let reason = task.broken().await;
         assert!(
-            reason.starts_with("the runner's reader panicked (nine lives, 0 left)"),
+            reason.starts_with("the task `reader` panicked (nine lives, 0 left)"),
             "{reason}"
         );
         assert_eq!(task.ended().await, None);

@@ -305,13 +305,15 @@ impl UnderWay {
                 self.work(|ended| ended.gates_passed = Some(passed));
                 None
             }
-            LoopEvent::AutocommitFinished { purpose, kept, .. } => {
+            LoopEvent::AutocommitFinished {
+                purpose, result, ..
+            } => {
                 self.work(|ended| {
                     if *purpose == AutocommitPurpose::Iteration {
-                        ended.files_changed = Some(kept.changed);
+                        ended.files_changed = Some(result.changed);
                     }
-                    if kept.commit.is_some() {
-                        ended.commit.clone_from(&kept.commit);
+                    if result.commit.is_some() {
+                        ended.commit.clone_from(&result.commit);
                     }
                 });
                 None

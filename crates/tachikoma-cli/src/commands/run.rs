@@ -222,7 +222,7 @@ pub async fn run_here(
         announcer.abort();
     }
     let stats = runner.state().stats;
-    let uncommitted = runner.state().kept.uncommitted;
+    let uncommitted = runner.state().tracked_work.uncommitted;
     let denials = denial_notes(&config, runner.state());
     let unwritten = runner.is_unwritten();
     let unreported = runner.unreported();

@@ -178,7 +178,7 @@ fn text(status: &Status) -> String {
         );
     }
     if let Some(failed) = &status.reboot_failed {
-        let how = match failed.called_off {
+        let how = match failed.canceled {
             true => "the last one was called off",
             false => "the last one failed",
         };

@@ -250,7 +250,7 @@ fn lines(record: &Record) -> Vec<String> {
             reason,
             ..
         } => found::cut(*iteration, *attempt, reason.as_deref()),
-        LoopEvent::AutocommitFinished { kept, .. } => return autocommit_lines(kept),
+        LoopEvent::AutocommitFinished { result, .. } => return autocommit_lines(result),
         LoopEvent::AutocommitGivenUp { reason, .. } => {
             format!("the work tree was not surveyed: {}", sanitize(reason))
         }
@@ -310,10 +310,10 @@ fn lines(record: &Record) -> Vec<String> {
 }
 
 /// Reports a commit, or why there is none. Changes without a commit are not reported.
-fn autocommit_lines(kept: &AutocommitResult) -> Vec<String> {
-    let committed = kept.commit.as_ref();
+fn autocommit_lines(result: &AutocommitResult) -> Vec<String> {
+    let committed = result.commit.as_ref();
     let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
-    let error = kept.error.as_deref();
+    let error = result.error.as_deref();
     let error = error.map(|error| format!("not committed: {}", sanitize(error)));
     committed.into_iter().chain(error).collect()
 }

@@ -96,14 +96,14 @@ pub(super) fn with_reboot(state: &mut State, change: impl FnOnce(&mut Reboot)) {
 }
 
 pub(super) fn autocommit_started(state: &mut State, autocommit: Autocommit) {
-    state.kept.number += 1;
-    state.kept.unsurveyed = false;
-    state.kept.outside = false;
+    state.tracked_work.number += 1;
+    state.tracked_work.unsurveyed = false;
+    state.tracked_work.outside = false;
     // If the runner dies before the last survey, the next one repeats it.
-    state.kept.checked = autocommit.purpose == AutocommitPurpose::End;
+    state.tracked_work.checked = autocommit.purpose == AutocommitPurpose::End;
     match autocommit.purpose {
         AutocommitPurpose::Iteration => {
-            state.kept.files_changed = Some(0);
+            state.tracked_work.files_changed = Some(0);
             state.progress.surveyed = true;
             state.phase = Phase::Autocommitting { autocommit };
         }
@@ -119,7 +119,7 @@ pub(super) fn autocommit_started(state: &mut State, autocommit: Autocommit) {
 pub(super) fn autocommit_canceled(state: &mut State, until: Timestamp, then: Option<Wait>) {
     let hurry = |autocommit: &mut Autocommit| {
         autocommit.until = Some(until);
-        autocommit.called_off = true;
+        autocommit.canceled = true;
         autocommit.then = then;
     };
     if let Phase::Autocommitting { autocommit } = &mut state.phase {
@@ -136,24 +136,24 @@ pub(super) fn autocommit_finished(
     state: &mut State,
     purpose: AutocommitPurpose,
     iteration: u32,
-    kept: &AutocommitResult,
+    result: &AutocommitResult,
     time: Timestamp,
 ) {
-    state.completion.seen_in_the_tree(kept);
-    state.kept.uncommitted = kept.uncommitted;
-    state.kept.checked = false;
-    state.kept.withheld = kept.withheld;
-    let called_off = state
+    state.completion.seen_in_the_tree(result);
+    state.tracked_work.uncommitted = result.uncommitted;
+    state.tracked_work.checked = false;
+    state.tracked_work.withheld = result.withheld;
+    let canceled = state
         .autocommit()
-        .is_some_and(|autocommit| autocommit.called_off);
-    state.kept.refused = kept.error.clone().filter(|_| !called_off);
+        .is_some_and(|autocommit| autocommit.canceled);
+    state.tracked_work.refused = result.error.clone().filter(|_| !canceled);
     if purpose == AutocommitPurpose::Iteration {
-        state.kept.files_changed = Some(kept.changed);
-        state.progress.seen_in_the_tree(kept);
+        state.tracked_work.files_changed = Some(result.changed);
+        state.progress.seen_in_the_tree(result);
     }
-    if let Some(commit) = &kept.commit {
-        state.kept.commits = state.kept.commits.saturating_add(1);
-        state.kept.last_commit = Some(PastCommit {
+    if let Some(commit) = &result.commit {
+        state.tracked_work.commits = state.tracked_work.commits.saturating_add(1);
+        state.tracked_work.last_commit = Some(PastCommit {
             time,
             iteration,
             commit: commit.clone(),
@@ -163,11 +163,11 @@ pub(super) fn autocommit_finished(
 }
 
 pub(super) fn autocommit_given_up(state: &mut State, purpose: AutocommitPurpose) {
-    state.kept.unsurveyed = true;
+    state.tracked_work.unsurveyed = true;
     // The work tree was not examined, so the iteration may have changed files.
     state.completion.idle = false;
     if purpose == AutocommitPurpose::Iteration {
-        state.kept.files_changed = None;
+        state.tracked_work.files_changed = None;
         state.progress.missed();
     }
     autocommit_over(state, purpose);
@@ -205,7 +205,7 @@ pub(super) fn hooks_started(state: &mut State, start: &HooksStart) {
         (_, _) => None,
     };
     // Hooks may change the work tree, like gates.
-    state.kept.checked |= point != HookPoint::LoopEnd;
+    state.tracked_work.checked |= point != HookPoint::LoopEnd;
     state.phase = Phase::Hooking {
         hooking: Hooking {
             point,

@@ -248,7 +248,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             None => decision("the work tree is surveyed, and nothing is committed"),
         },
         LoopEvent::AutocommitCanceled { .. } => fact_line("the autocommit was canceled"),
-        LoopEvent::AutocommitFinished { kept, .. } => fact_line(committed(kept)),
+        LoopEvent::AutocommitFinished { result, .. } => fact_line(committed(result)),
         LoopEvent::AutocommitGivenUp { reason, .. } => {
             fact_line(format!("the autocommit was given up: {reason}"))
         }
@@ -350,23 +350,23 @@ fn tests(report: &TestsReport) -> String {
     words
 }
 
-fn committed(kept: &AutocommitResult) -> String {
-    let files = match kept.changed {
+fn committed(result: &AutocommitResult) -> String {
+    let files = match result.changed {
         0 => "no file".to_owned(),
         changed => count(changed, "file"),
     };
-    let mut words = match (&kept.commit, &kept.error) {
-        (Some(commit), _) if kept.changed == 0 => format!(
+    let mut words = match (&result.commit, &result.error) {
+        (Some(commit), _) if result.changed == 0 => format!(
             "no file changed; earlier changes ({}) are committed as {}",
             count(commit.files, "file"),
             commit.short()
         ),
         (Some(commit), _) => format!("{files} changed, committed as {}", commit.short()),
         (None, Some(error)) => format!("{files} changed, and not committed: {error}"),
-        (None, None) if kept.head_moved => format!("{files} changed"),
+        (None, None) if result.head_moved => format!("{files} changed"),
         (None, None) => format!("{files} changed, nothing committed"),
     };
-    if kept.head_moved {
+    if result.head_moved {
         words.push_str("; the agent made commits of its own");
     }
     words

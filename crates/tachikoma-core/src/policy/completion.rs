@@ -214,7 +214,7 @@ fn missing_evidence(policy: &Policy, state: &State) -> Vec<String> {
 /// Returns a doubt if the loop has done nothing so far. Without surveys of the work tree and reported tool calls this is unknown.
 /// If only the work tree is known, the agent may have found the work complete already. Then gates have to prove it.
 fn nothing_was_done(policy: &Policy, state: &State) -> Option<&'static str> {
-    let looked = state.kept.files_changed.is_some();
+    let looked = state.tracked_work.files_changed.is_some();
     let said = match (policy.agent.event_stream, policy.autocommit.is_some()) {
         (true, false) => "nothing was done yet: no tool call succeeded",
         (true, true) if looked => {

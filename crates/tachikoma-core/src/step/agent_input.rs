@@ -176,7 +176,7 @@ impl Stepper<'_> {
 
     /// The agent calls a tool without a prompt. Only the first call is recorded.
     fn tool_called_without_prompt(&mut self, mut tool: String, summary: &str) {
-        if self.state.kept.outside {
+        if self.state.tracked_work.outside {
             return;
         }
         if !summary.is_empty() {

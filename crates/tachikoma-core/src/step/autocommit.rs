@@ -90,7 +90,7 @@ impl Stepper<'_> {
             until: limit.map(|limit| self.now.after(limit + closes_within)),
             closing,
             since: closing.map(|_| self.now),
-            called_off: false,
+            canceled: false,
             then,
             outcome,
         }));
@@ -119,7 +119,7 @@ impl Stepper<'_> {
             context: session.context,
         });
         self.emit(Effect::Autocommit {
-            number: self.state.kept.number,
+            number: self.state.tracked_work.number,
             commit,
             changes,
         });
@@ -167,9 +167,9 @@ impl Stepper<'_> {
 
     /// A snapshot of the work tree before an iteration was taken.
     pub(super) fn snapshot_taken(&mut self, iteration: u32, commit: String, uncommitted: u32) {
-        let kept = &self.state.kept;
-        let known = kept.snapshot.as_ref().is_some_and(|s| s.commit == commit);
-        if !known || kept.uncommitted != uncommitted {
+        let result = &self.state.tracked_work;
+        let known = result.snapshot.as_ref().is_some_and(|s| s.commit == commit);
+        if !known || result.uncommitted != uncommitted {
             self.record(LoopEvent::SnapshotTaken {
                 iteration,
                 commit,
@@ -182,7 +182,7 @@ impl Stepper<'_> {
     pub(super) fn autocommit_finished(
         &mut self,
         number: u64,
-        kept: Result<AutocommitResult, String>,
+        result: Result<AutocommitResult, String>,
     ) {
         // An answer that is no longer awaited is dropped.
         let awaited = self
@@ -192,18 +192,18 @@ impl Stepper<'_> {
         let Some(autocommit) = awaited.cloned() else {
             return;
         };
-        if number != self.state.kept.number {
+        if number != self.state.tracked_work.number {
             return;
         }
         let purpose = autocommit.purpose;
-        match kept {
-            Ok(kept) => {
-                if kept != self.state.kept.as_before() {
+        match result {
+            Ok(result) => {
+                if result != self.state.tracked_work.as_before() {
                     let iteration = self.state.iteration;
                     self.record(LoopEvent::AutocommitFinished {
                         purpose,
                         iteration,
-                        kept,
+                        result,
                     });
                 }
             }
@@ -213,7 +213,7 @@ impl Stepper<'_> {
     }
 
     pub(super) fn autocommit_overdue(&mut self, autocommit: Autocommit) {
-        if !autocommit.called_off {
+        if !autocommit.canceled {
             self.emit(Effect::CancelAutocommit);
         }
         self.give_up_autocommit(autocommit, "it did not end in time");
@@ -251,7 +251,7 @@ impl Stepper<'_> {
         urgency: Urgency,
     ) {
         self.request_stop(stop, urgency);
-        if urgency == Urgency::Kill && autocommit.called_off {
+        if urgency == Urgency::Kill && autocommit.canceled {
             return self.give_up_autocommit(autocommit, "it was canceled, and did not end at once");
         }
         if urgency >= Urgency::Now && autocommit.closing.is_some() {
@@ -267,7 +267,7 @@ impl Stepper<'_> {
         let Some(autocommit) = self
             .state
             .autocommit()
-            .filter(|autocommit| !autocommit.called_off)
+            .filter(|autocommit| !autocommit.canceled)
         else {
             return;
         };

@@ -57,7 +57,7 @@ impl Stepper<'_> {
     /// Returns whether the operator has to be asked about the last iteration before the loop ends by itself. An operator who
     /// stopped it is not asked.
     pub(super) fn must_ask_about_the_end(&self) -> bool {
-        self.must_ask() && self.state.operator.behind && self.state.stop.is_none()
+        self.must_ask() && self.state.operator.unasked && self.state.stop.is_none()
     }
 
     /// Asks about the last iteration before the loop ends.
@@ -76,7 +76,7 @@ impl Stepper<'_> {
 
     /// Returns the choice to roll an iteration back, if that is possible.
     fn rollback_of(&self, kind: QuestionKind, iteration: u32) -> Option<Choice> {
-        let known = self.state.kept.snapshot.is_some();
+        let known = self.state.tracked_work.snapshot.is_some();
         let done = self.state.operator.rolled_back == Some(iteration);
         let offered = kind == QuestionKind::AfterIteration && known && !done;
         offered.then_some(Choice::Rollback)
@@ -88,7 +88,7 @@ impl Stepper<'_> {
             return PASSED;
         }
         let state = &self.state;
-        let (kind, iteration, about) = if state.operator.behind {
+        let (kind, iteration, about) = if state.operator.unasked {
             let iteration = state.iteration;
             (
                 QuestionKind::AfterIteration,
@@ -185,7 +185,7 @@ impl Stepper<'_> {
         {
             return format!("iteration {iteration} failed: {failure}");
         }
-        match state.kept.files_changed {
+        match state.tracked_work.files_changed {
             Some(1) => format!("iteration {iteration} is over; it changed 1 file"),
             Some(files) => format!("iteration {iteration} is over; it changed {files} files"),
             None => format!("iteration {iteration} is over"),

@@ -53,25 +53,25 @@ pub fn apply(state: &mut ServerState, record: &ServerRecord) {
         }
         ServerEvent::Ending {
             purpose,
-            rung,
+            signal,
             until,
             ..
         } => {
             state.phase = ServerPhase::Ending {
                 purpose: purpose.clone(),
-                rung: *rung,
+                signal: *signal,
                 until: *until,
                 pid: state.phase.pid(),
                 ready_since: state.phase.ready_since(),
             };
         }
         ServerEvent::Hurried {
-            rung: next,
+            signal: next,
             until: later,
             ..
         } => {
-            if let ServerPhase::Ending { rung, until, .. } = &mut state.phase {
-                (*rung, *until) = (*next, *later);
+            if let ServerPhase::Ending { signal, until, .. } = &mut state.phase {
+                (*signal, *until) = (*next, *later);
             }
         }
         ServerEvent::Stopped { end, uptime_ms, .. } => {

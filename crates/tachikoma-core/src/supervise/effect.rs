@@ -47,7 +47,7 @@ pub enum ServerEffect {
         /// Number of the server's start.
         generation: Generation,
         /// The signal to send.
-        rung: StopSignal,
+        signal: StopSignal,
     },
     /// Answer a command of the operator.
     Reply {

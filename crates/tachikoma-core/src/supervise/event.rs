@@ -69,7 +69,8 @@ pub enum ServerEvent {
         /// Why the server is ended.
         purpose: Purpose,
         /// The first step: ask the server to end its tools, SIGTERM, or SIGKILL.
-        rung: StopSignal,
+        #[serde(rename = "rung")]
+        signal: StopSignal,
         /// When the next signal is sent.
         until: Timestamp,
     },
@@ -78,7 +79,8 @@ pub enum ServerEvent {
         /// Number of the server's start.
         generation: Generation,
         /// The signal that is sent now.
-        rung: StopSignal,
+        #[serde(rename = "rung")]
+        signal: StopSignal,
         /// When the next signal is sent.
         until: Timestamp,
     },

@@ -57,8 +57,8 @@ pub fn messages(event: &ServerEvent) -> Vec<(Level, String)> {
             };
             single_line(level, format!("ending OpenCode: {end}"))
         }
-        ServerEvent::Hurried { rung, .. } => {
-            single_line(Level::Debug, format!("ending OpenCode: {rung}"))
+        ServerEvent::Hurried { signal, .. } => {
+            single_line(Level::Debug, format!("ending OpenCode: {signal}"))
         }
         ServerEvent::Stopped {
             end,

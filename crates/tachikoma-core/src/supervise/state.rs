@@ -71,7 +71,8 @@ pub enum ServerPhase {
         /// Why the server is ended.
         purpose: Purpose,
         /// The last signal that was sent.
-        rung: StopSignal,
+        #[serde(rename = "rung")]
+        signal: StopSignal,
         /// When the next signal is sent.
         until: Timestamp,
         /// Process id of the server.

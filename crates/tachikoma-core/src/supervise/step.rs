@@ -255,35 +255,35 @@ impl Stepper<'_> {
         self.emit(ServerEffect::Finish);
     }
 
-    fn end(&mut self, purpose: Purpose, rung: StopSignal) {
+    fn end(&mut self, purpose: Purpose, signal: StopSignal) {
         let generation = self.state.generation;
-        let until = self.now.after(self.patience(rung));
+        let until = self.now.after(self.patience(signal));
         self.record(ServerEvent::Ending {
             generation,
             purpose,
-            rung,
+            signal,
             until,
         });
         self.state.pulse = Pulse::default();
-        self.emit(match rung {
+        self.emit(match signal {
             StopSignal::Interrupt => ServerEffect::Release { generation },
-            StopSignal::Terminate | StopSignal::Kill => ServerEffect::Signal { generation, rung },
+            StopSignal::Terminate | StopSignal::Kill => ServerEffect::Signal { generation, signal },
         });
     }
 
-    fn escalate_stop(&mut self, rung: StopSignal) {
+    fn escalate_stop(&mut self, signal: StopSignal) {
         let generation = self.state.generation;
-        let until = self.now.after(self.patience(rung));
+        let until = self.now.after(self.patience(signal));
         self.record(ServerEvent::Hurried {
             generation,
-            rung,
+            signal,
             until,
         });
-        self.emit(ServerEffect::Signal { generation, rung });
+        self.emit(ServerEffect::Signal { generation, signal });
     }
 
-    fn patience(&self, rung: StopSignal) -> Duration {
-        match rung {
+    fn patience(&self, signal: StopSignal) -> Duration {
+        match signal {
             StopSignal::Interrupt => self.policy.release_timeout,
             StopSignal::Terminate => self.policy.stop_grace,
             StopSignal::Kill => self.policy.kill_timeout,
@@ -292,7 +292,7 @@ impl Stepper<'_> {
 
     fn released(&mut self) {
         if let ServerPhase::Ending {
-            rung: StopSignal::Interrupt,
+            signal: StopSignal::Interrupt,
             ..
         } = self.state.phase
         {
@@ -310,10 +310,10 @@ impl Stepper<'_> {
             ServerPhase::Starting { .. } | ServerPhase::Ready { .. } => self.ask_if_due(),
             ServerPhase::Ending {
                 until,
-                rung,
+                signal,
                 purpose,
                 ..
-            } if *until <= self.now => match rung {
+            } if *until <= self.now => match signal {
                 StopSignal::Interrupt => self.escalate_stop(StopSignal::Terminate),
                 StopSignal::Terminate => self.escalate_stop(StopSignal::Kill),
                 StopSignal::Kill => {

@@ -318,8 +318,8 @@ impl Play {
 
     /// The commit has finished: `changed` files changed in this iteration, and `committed` files were committed.
     pub fn kept(&mut self, changed: u32, committed: u32) -> &mut Self {
-        let id = format!("{:07x}", self.state.kept.number);
-        let before = self.state.kept.uncommitted;
+        let id = format!("{:07x}", self.state.tracked_work.number);
+        let before = self.state.tracked_work.uncommitted;
         let kept = AutocommitResult {
             changed,
             uncommitted: before + changed - committed,
@@ -336,16 +336,16 @@ impl Play {
     pub fn not_committed(&mut self, changed: u32, error: &str) -> &mut Self {
         let kept = AutocommitResult {
             changed,
-            uncommitted: self.state.kept.uncommitted + changed,
+            uncommitted: self.state.tracked_work.uncommitted + changed,
             error: Some(error.to_owned()),
             ..AutocommitResult::default()
         };
         self.answer_keep(Ok(kept))
     }
 
-    pub fn answer_keep(&mut self, kept: Result<AutocommitResult, String>) -> &mut Self {
-        let number = self.state.kept.number;
-        self.input("kept", Input::AutocommitFinished { number, kept })
+    pub fn answer_keep(&mut self, result: Result<AutocommitResult, String>) -> &mut Self {
+        let number = self.state.tracked_work.number;
+        self.input("kept", Input::AutocommitFinished { number, result })
     }
 
     /// The stop scripts have run. One of them returned this verdict.

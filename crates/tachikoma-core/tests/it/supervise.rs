@@ -274,8 +274,8 @@ fn server_that_never_becomes_ready_counts_as_crashed_with_its_last_problem() {
     play.tell(ServerInput::Spawned { generation, pid: 1 })
         .silent();
     play.passes(60 * SECOND);
-    let rung = StopSignal::Kill;
-    assert_eq!(play.effects, [ServerEffect::Signal { generation, rung }]);
+    let signal = StopSignal::Kill;
+    assert_eq!(play.effects, [ServerEffect::Signal { generation, signal }]);
     play.dies(CRASH);
     assert_eq!((play.state.attempts, play.state.crashes_in_a_row), (1, 1));
     let log = play.log();
@@ -322,7 +322,7 @@ fn stop_ends_tools_then_terminates_then_kills() {
     play.comes_up().tell(ServerInput::Stop { ticket: None });
     let generation = play.state.generation;
     assert_eq!(play.effects, [ServerEffect::Release { generation }]);
-    let signal = |rung| ServerEffect::Signal { generation, rung };
+    let signal = |signal| ServerEffect::Signal { generation, signal };
     play.tell(ServerInput::Released { generation });
     assert_eq!(play.effects, [signal(StopSignal::Terminate)]);
     play.passes(5 * SECOND);

@@ -191,8 +191,8 @@ impl World {
             }
             ServerEffect::AskIdle { generation } => self.tell(ServerInput::Boundary { generation }),
             ServerEffect::Release { generation } => self.tell(ServerInput::Released { generation }),
-            ServerEffect::Signal { generation, rung } => {
-                let dies = rung == StopSignal::Kill || !self.dice.one_in(3);
+            ServerEffect::Signal { generation, signal } => {
+                let dies = signal == StopSignal::Kill || !self.dice.one_in(3);
                 if self
                     .process
                     .is_some_and(|(running, _)| running == generation)

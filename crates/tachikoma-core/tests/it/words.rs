@@ -420,12 +420,12 @@ pub fn fact(record: &Record) -> String {
             let limit = limit.as_ref().map_or("no limit".to_owned(), &until);
             format!("{purpose} within {limit}")
         }
-        LoopEvent::AutocommitFinished { kept, .. } => {
-            let commit = kept.commit.as_ref();
+        LoopEvent::AutocommitFinished { result, .. } => {
+            let commit = result.commit.as_ref();
             let commit = commit.map_or(String::new(), |it| format!(", {} as {}", it.files, it.id));
-            let error = kept.error.as_deref().unwrap_or_default();
-            let left = kept.uncommitted;
-            format!("{} changed{commit}, {left} left{error}", kept.changed)
+            let error = result.error.as_deref().unwrap_or_default();
+            let left = result.uncommitted;
+            format!("{} changed{commit}, {left} left{error}", result.changed)
         }
         LoopEvent::AutocommitGivenUp { purpose, reason } => format!("{purpose}: {reason}"),
         LoopEvent::Claimed { reason } => reason.clone().unwrap_or_default(),

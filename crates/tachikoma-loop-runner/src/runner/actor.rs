@@ -287,10 +287,9 @@ impl Actor {
                 features.begin_deferred_turn(context, queue).await;
                 None
             }
-            GitReply::Committed { number, result } => Some(Input::AutocommitFinished {
-                number,
-                kept: result,
-            }),
+            GitReply::Committed { number, result } => {
+                Some(Input::AutocommitFinished { number, result })
+            }
             GitReply::RolledBack { iteration, result } => {
                 Some(autocommit::rolled_back(iteration, result))
             }

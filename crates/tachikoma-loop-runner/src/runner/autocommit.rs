@@ -189,7 +189,7 @@ impl Autocommit {
                 uncommitted,
             }) => {
                 self.has_snapshot = Some(iteration);
-                let before = state.kept.snapshot.as_ref();
+                let before = state.tracked_work.snapshot.as_ref();
                 let commit = commit.or_else(|| before.map(|before| before.commit.clone()))?;
                 Some(Input::SnapshotTaken {
                     iteration,
@@ -259,7 +259,7 @@ impl Autocommit {
             message: commit_message(context, &order),
             limit: Some(limit).filter(|limit| !limit.is_zero()),
         });
-        let kept = match &mut self.worker {
+        let result = match &mut self.worker {
             Some(worker) => {
                 worker.survey = CancelToken::new();
                 worker.commit = CancelToken::new();
@@ -278,7 +278,7 @@ impl Autocommit {
             // Without a worker there is no result. A warning was recorded at the start of the run.
             None => Ok(AutocommitResult::default()),
         };
-        queue.push(Input::AutocommitFinished { number, kept });
+        queue.push(Input::AutocommitFinished { number, result });
     }
 
     pub fn cancel_commit(&self) {

@@ -49,7 +49,7 @@ async fn panic_of_the_output_reader_ends_the_loop_with_an_error() {
         other => panic!("{other:?}"),
     };
     assert!(
-        reason.starts_with("the runner's reader of the agent's output panicked (out of ink)"),
+        reason.starts_with("the task `reader of the agent's output` panicked (out of ink)"),
         "{reason}"
     );
 

@@ -213,7 +213,7 @@ struct Child {
     limit: Limit,
     failure: Option<Failure>,
     /// The last signal that was sent to the command, and the time until the next one; `None` before the first signal.
-    rung: Option<(StopSignal, Limit)>,
+    signal: Option<(StopSignal, Limit)>,
 }
 
 impl Child {
@@ -224,7 +224,7 @@ impl Child {
             last_words: None,
             limit,
             failure: None,
-            rung: None,
+            signal: None,
         }
     }
 
@@ -254,7 +254,7 @@ impl Child {
                     Some(TaskCommand::Cancel) | None => {
                         canceled = true;
                         self.failure.get_or_insert(Failure::Canceled);
-                        if self.rung.is_none() {
+                        if self.signal.is_none() {
                             self.climb(guard, number);
                         }
                     }
@@ -276,11 +276,11 @@ impl Child {
                     GuardReport::Spawned { .. } | GuardReport::Exited { .. } | GuardReport::SpawnFailed { .. } => {}
                 },
                 () = hear(&mut self.pipe, &mut self.said) => {}
-                () = self.limit.over(), if self.rung.is_none() => {
+                () = self.limit.over(), if self.signal.is_none() => {
                     self.failure.get_or_insert(Failure::TimedOut);
                     self.climb(guard, number);
                 }
-                () = await_some(self.rung.as_mut().map(|(_, limit)| limit.over())) => match self.rung {
+                () = await_some(self.signal.as_mut().map(|(_, limit)| limit.over())) => match self.signal {
                     Some((StopSignal::Kill, _)) => {
                         // The runner no longer waits. The guard keeps trying to end the process.
                         if let Some(guard) = shell.guard.take() {
@@ -296,12 +296,12 @@ impl Child {
 
     /// Sends the next signal. The first one is SIGTERM, because commands have no other way to be interrupted.
     fn climb(&mut self, guard: &mut Guard, number: u64) {
-        let (rung, limit) = match self.rung {
+        let (signal, limit) = match self.signal {
             None => (StopSignal::Terminate, GRACE),
             Some(_) => (StopSignal::Kill, REAP_TIMEOUT),
         };
-        guard.signal(number, rung);
-        self.rung = Some((rung, Limit::new(limit)));
+        guard.signal(number, signal);
+        self.signal = Some((signal, Limit::new(limit)));
     }
 
     async fn drain(&mut self) {

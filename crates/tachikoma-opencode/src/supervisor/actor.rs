@@ -318,7 +318,7 @@ impl Supervisor {
             ServerEffect::AskIdle { .. } if self.settings.idle_is_reported => {}
             ServerEffect::AskIdle { generation } => self.server.ask_idle(generation, phase),
             ServerEffect::Release { generation } => self.server.release(generation, phase),
-            ServerEffect::Signal { generation, rung } => self.server.signal(generation, rung),
+            ServerEffect::Signal { generation, signal } => self.server.signal(generation, signal),
             ServerEffect::Reply { ticket, answer } => {
                 if let Some(reply) = self.inbox.replies.remove(&ticket.0) {
                     // The caller may have closed its connection.

@@ -19,11 +19,13 @@ impl Stepper<'_> {
         match &self.state.phase {
             ServerPhase::Starting { .. } => self.end(Purpose::Stop, StopSignal::Terminate),
             ServerPhase::Ready { .. } => self.end(Purpose::Stop, StopSignal::Interrupt),
-            ServerPhase::Ending { rung, purpose, .. } => {
+            ServerPhase::Ending {
+                signal, purpose, ..
+            } => {
                 // The server is already being ended. Only the purpose changes, so that no restart follows.
-                let rung = *rung;
+                let signal = *signal;
                 if *purpose != Purpose::Stop {
-                    self.end(Purpose::Stop, rung);
+                    self.end(Purpose::Stop, signal);
                 }
             }
             ServerPhase::Gone

@@ -66,18 +66,18 @@ pub fn inputs(play: &Play) -> Vec<Column> {
             inputs.push(Input::HooksRan { point, results });
         }
     }
-    let number = state.kept.number;
+    let number = state.tracked_work.number;
     let one = AutocommitResult {
         changed: 1,
         uncommitted: 1,
         ..AutocommitResult::default()
     };
-    for kept in [Ok(one), Err("no".to_owned())] {
-        inputs.push(Input::AutocommitFinished { number, kept });
+    for result in [Ok(one), Err("no".to_owned())] {
+        inputs.push(Input::AutocommitFinished { number, result });
     }
     inputs.push(Input::AutocommitFinished {
         number: 99,
-        kept: Ok(AutocommitResult::default()),
+        result: Ok(AutocommitResult::default()),
     });
     inputs.push(Input::SnapshotTaken {
         iteration: 1,

@@ -37,8 +37,8 @@ pub fn name(column: &Column) -> String {
             format!("{point} {how}")
         }
         Input::AutocommitFinished { number: 99, .. } => "other kept".to_owned(),
-        Input::AutocommitFinished { kept: Ok(_), .. } => "kept".to_owned(),
-        Input::AutocommitFinished { kept: Err(_), .. } => "not kept".to_owned(),
+        Input::AutocommitFinished { result: Ok(_), .. } => "kept".to_owned(),
+        Input::AutocommitFinished { result: Err(_), .. } => "not kept".to_owned(),
         Input::SnapshotTaken { .. } => "snapshot".to_owned(),
         Input::ConditionsAnswered { answers, .. } => {
             match answers.scripts.first().map(|it| &it.verdict) {

@@ -52,9 +52,9 @@ fn successful_iteration_is_committed_before_the_loop_continues() {
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     5.0 snapshot: -
     ");
-    assert_eq!(play.state.kept.files_changed, Some(3));
-    assert_eq!(play.state.kept.commits, 1);
-    assert_eq!(play.state.kept.uncommitted, 0);
+    assert_eq!(play.state.tracked_work.files_changed, Some(3));
+    assert_eq!(play.state.tracked_work.commits, 1);
+    assert_eq!(play.state.tracked_work.uncommitted, 0);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn iteration_without_changes_records_no_autocommit_result() {
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: ProgressMeasured(1: 0), WaitStarted(delay 5s)
     ");
-    assert_eq!(play.state.kept.files_changed, Some(0));
+    assert_eq!(play.state.tracked_work.files_changed, Some(0));
 }
 
 #[test]
@@ -291,12 +291,15 @@ fn pause_skip_and_reboot_are_accepted_while_a_commit_runs() {
 fn hanging_commit_times_out_and_a_late_result_is_dropped() {
     let mut play = up();
     play.exited(0);
-    let late = play.state.kept.number;
+    let late = play.state.tracked_work.number;
     play.sleep().launched().exited(0);
-    let kept = Ok(AutocommitResult::default());
+    let result = Ok(AutocommitResult::default());
     play.input(
         "late",
-        tachikoma_core::Input::AutocommitFinished { number: late, kept },
+        tachikoma_core::Input::AutocommitFinished {
+            number: late,
+            result,
+        },
     );
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
@@ -379,7 +382,7 @@ fn new_runner_knows_whether_the_loop_may_have_changed_files_since_the_last_surve
     play.start().launched().exited(0);
     play.answer_keep(Err("git is gone".to_owned()));
     assert!(play.state.needs_survey(), "the survey failed");
-    assert_eq!(play.state.kept.files_changed, None);
+    assert_eq!(play.state.tracked_work.files_changed, None);
 }
 
 #[test]

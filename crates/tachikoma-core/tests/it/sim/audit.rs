@@ -310,13 +310,13 @@ impl Audit {
                     "only a running auto-commit is canceled"
                 );
             }
-            LoopEvent::AutocommitFinished { kept, .. } => {
-                self.proof.worked |= kept.changed > 0;
+            LoopEvent::AutocommitFinished { result, .. } => {
+                self.proof.worked |= result.changed > 0;
                 assert!(
                     self.keeping.is_some(),
                     "only a running auto-commit finishes"
                 );
-                self.uncommitted = kept.uncommitted;
+                self.uncommitted = result.uncommitted;
             }
             LoopEvent::AutocommitGivenUp { .. } => {
                 assert!(

@@ -41,9 +41,11 @@ impl Forward {
             LoopEvent::IterationCompleted { report, .. } => {
                 self.failed &= report.outcome != tachikoma_core::IterationOutcome::Succeeded;
             }
-            LoopEvent::AutocommitFinished { purpose, kept, .. } => {
+            LoopEvent::AutocommitFinished {
+                purpose, result, ..
+            } => {
                 let here = *purpose == AutocommitPurpose::Iteration;
-                self.worked |= here && (kept.changed > 0 || kept.head_moved);
+                self.worked |= here && (result.changed > 0 || result.head_moved);
             }
             LoopEvent::TestsRan(report) => self.worked |= report.newly_passing > 0,
             LoopEvent::ProgressMeasured(measured) => {

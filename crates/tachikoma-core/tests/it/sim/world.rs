@@ -1,6 +1,6 @@
 //! Simulation of everything around one loop: agents, operator, clock, and a shell that may die at any moment.
 
-mod behind;
+mod git_work;
 mod operator;
 mod shell;
 
@@ -197,7 +197,7 @@ impl World {
                 self.state.check().is_none() || *number != self.state.completion.number
             }
             Input::AutocommitFinished { number, .. } => {
-                self.state.autocommit().is_none() || *number != self.state.kept.number
+                self.state.autocommit().is_none() || *number != self.state.tracked_work.number
             }
             Input::RolledBack { .. } => self.state.operator.rolling_back.is_none(),
             _ => false,

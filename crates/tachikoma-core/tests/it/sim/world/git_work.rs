@@ -57,7 +57,7 @@ impl World {
         let after = self.dice.pick(&[0, 0, 40, 3_000, 200_000]);
         let changed = self.dice.pick(&[0, 0, 1, 3]);
         let found = self.files + changed;
-        let kept = match self.dice.below(8) {
+        let result = match self.dice.below(8) {
             0 => return,
             1 => Err("git is gone".to_owned()),
             2 if commit => Ok(AutocommitResult {
@@ -77,27 +77,33 @@ impl World {
                 ..AutocommitResult::default()
             }),
         };
-        if let Ok(kept) = &kept {
-            self.files = kept.uncommitted;
+        if let Ok(result) = &result {
+            self.files = result.uncommitted;
         }
-        self.schedule(self.now + after, Input::AutocommitFinished { number, kept });
+        self.schedule(
+            self.now + after,
+            Input::AutocommitFinished { number, result },
+        );
     }
 
     /// Cancels the auto-commit. Two in three answer, soon or late.
     pub(super) fn cancel_autocommit(&mut self) {
-        let number = self.state.kept.number;
+        let number = self.state.tracked_work.number;
         let under_way = |input: &Input| matches!(input, Input::AutocommitFinished { number: n, .. } if *n == number);
         self.queue.retain(|_, input| !under_way(input));
         if self.dice.one_in(3) {
             return;
         }
-        let kept = Ok(AutocommitResult {
+        let result = Ok(AutocommitResult {
             uncommitted: self.files,
             error: Some("called off".to_owned()),
             ..AutocommitResult::default()
         });
         let after = self.dice.pick(&[1, 20, 8_000]);
-        self.schedule(self.now + after, Input::AutocommitFinished { number, kept });
+        self.schedule(
+            self.now + after,
+            Input::AutocommitFinished { number, result },
+        );
     }
 
     /// Schedules the answers of objectives and stop scripts. Sometimes a script hangs.
