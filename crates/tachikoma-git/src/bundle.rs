@@ -94,9 +94,9 @@ impl Bundled {
             Self::Nothing => None,
             Self::At { without_tree, .. } => {
                 let why = without_tree.as_ref()?;
-                Some(format!("without uncommitted changes: {why}"))
+                Some(format!("uncommitted changes: {why}"))
             }
-            Self::Without(why) => Some(format!("without the work tree: {why}")),
+            Self::Without(why) => Some(format!("the work tree: {why}")),
         }
     }
 }
@@ -203,7 +203,7 @@ impl BundleSource {
                 return Ok(packed);
             }
         }
-        without("commits are made faster than they can be packed")
+        without("commits are made faster than git can pack them")
     }
 
     /// Packs the wanted references, unless the existing bundle contains them. Returns `None` if references changed meanwhile: git
@@ -324,7 +324,7 @@ impl BundleSource {
 fn too_large(bytes: u64) -> Bundled {
     let (found, max) = (bytes >> 20, BYTES_MAX >> 20);
     Bundled::Without(format!(
-        "the repository has {found} MiB, more than the {max} MiB that a backup takes"
+        "the repository has {found} MiB, more than the {max} MiB that a backup can contain"
     ))
 }
 

@@ -69,7 +69,7 @@ pub fn begin(
     };
     if let Some(why) = why {
         warnings.push(format!(
-            "the record of uncommitted work cannot be read ({}: {why}); the loop commits none of the present changes, so commit or revert them yourself",
+            "the record of which uncommitted changes the loop made cannot be read ({}: {why}); the loop does not commit the changes that exist now, so commit or revert them yourself",
             work_path.display()
         ));
     }

@@ -49,7 +49,7 @@ impl Repository {
         match find_with(&Git::new(dir, search_path), dir, cancel) {
             Ok(Some(found)) if !found.top.join(".git").exists() => Err(format!(
                 // A configuration value names the work tree, so git would not find the repository from the top of the work tree.
-                "the repository {} is not in its work tree {}",
+                "the git directory {} is outside of its work tree {}, which is not supported",
                 found.git_dir.display(),
                 found.top.display()
             )),

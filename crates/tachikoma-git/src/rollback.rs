@@ -38,7 +38,7 @@ pub enum RollbackError {
     #[error(transparent)]
     Git(#[from] GitError),
     /// The rollback would overwrite these files, which are in no commit or snapshot.
-    #[error("these files are in the way, and no commit or snapshot has them: {}", some(.0))]
+    #[error("the rollback would overwrite these files, which are in no commit or snapshot: {}", some(.0))]
     InTheWay(Vec<String>),
 }
 
@@ -53,7 +53,7 @@ pub enum PerformError {
     Undone(RollbackFailure),
     /// The rollback failed and could not be undone.
     #[error(
-        "{why}, and it could not be undone ({}): the work tree has files of both states",
+        "{why}; the rollback could not be undone ({}), so the work tree has files from before and after it",
         tachikoma_core::error_chain(back)
     )]
     Half {

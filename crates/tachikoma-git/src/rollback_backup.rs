@@ -34,7 +34,7 @@ pub fn is_ours(name: &str) -> bool {
 }
 
 /// The backup of the files that a rollback changes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RollbackBackup {
     dir: PathBuf,
     top: PathBuf,
@@ -57,7 +57,11 @@ impl RollbackBackup {
             return None;
         }
         let top = PathBuf::from(OsStr::from_bytes(split_nul.next()?));
-        let mut backup = Self::empty(dir, top);
+        let mut backup = Self {
+            dir,
+            top,
+            ..Self::default()
+        };
         for part in split_nul {
             let (kind, path) = part.split_first()?;
             let path = path.to_vec();
@@ -71,16 +75,6 @@ impl RollbackBackup {
         Some(backup)
     }
 
-    fn empty(dir: PathBuf, top: PathBuf) -> Self {
-        Self {
-            dir,
-            top,
-            was: Vec::new(),
-            came: Vec::new(),
-            made: Vec::new(),
-        }
-    }
-
     /// Backs up the files at some paths. The files themselves are not changed.
     pub fn make<'a>(
         loop_dir: &Path,
@@ -92,7 +86,11 @@ impl RollbackBackup {
             Some(_) => AGAIN,
             None => FIRST,
         };
-        let mut backup = Self::empty(loop_dir.join(name), top.to_owned());
+        let mut backup = Self {
+            dir: loop_dir.join(name),
+            top: top.to_owned(),
+            ..Self::default()
+        };
         // An incomplete backup of an earlier attempt is removed first.
         backup.remove();
         make_dir(&backup.dir)?;

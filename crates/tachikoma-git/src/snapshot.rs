@@ -108,7 +108,7 @@ fn defer_ref(tracker: &mut WorkTracker, iteration: u32) {
     }
 }
 
-/// Commits the tree of the last survey, without a branch.
+/// Creates a commit of the tree of the last survey. No branch points to the commit.
 pub fn commit_tree(
     tracker: &WorkTracker,
     message: &str,

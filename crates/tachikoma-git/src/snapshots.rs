@@ -129,7 +129,7 @@ pub(crate) fn update_refs(git: &Git, commands: &str, cancel: &CancelToken) -> Re
     command.stdin(commands.as_bytes()).stdout(cancel).map(drop)
 }
 
-/// Commits a tree, without a branch. The author is fixed, because the user may have no git identity.
+/// Creates a commit of a tree. No branch points to the commit. The author is fixed, because the user may have no git identity.
 ///
 /// # Errors
 /// A git command fails or is canceled.

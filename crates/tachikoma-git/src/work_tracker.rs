@@ -48,7 +48,7 @@ pub struct WorkTracker {
 }
 
 /// State of the change detection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Detector {
     /// The work tree as the last survey found it; `None` if the whole work tree has to be read again.
     pub known: Option<KnownTree>,
@@ -125,11 +125,8 @@ impl Detector {
             ignore_files.push(repository.top.join(RepoPath::new(line).as_path()));
         }
         Ok(Self {
-            known: None,
-            index_stamp: None,
-            protected_changed: Vec::new(),
             ignore_files,
-            stamps: Stamps::default(),
+            ..Self::default()
         })
     }
 

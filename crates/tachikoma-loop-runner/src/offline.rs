@@ -169,7 +169,9 @@ pub async fn backup(store_config: &StoreConfig, loop_id: LoopId) -> Result<Taken
         let work = store_config.work_of(loop_id);
         let bundled = work.bundle(&dir, &|| owner, &CancelToken::new());
         moment.work = bundled.path();
-        without_work = bundled.lacks().map(|what| format!("it goes {what}"));
+        without_work = bundled
+            .lacks()
+            .map(|what| format!("the backup does not contain {what}"));
     }
     let mut taken = backup::take(&store_config.backups, &moment, &go_on)?;
     taken.troubles.extend(without_work);

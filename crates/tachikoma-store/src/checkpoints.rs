@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::SessionNo;
 use tachikoma_fs::atomic_file::{self, Durability};
 
-use super::StoreError;
 use super::encryption::Encryption;
+use super::{StoreError, layout};
 
 /// Name of the directory with hand-offs, in the directory of a loop.
 pub const DIR: &str = "checkpoints";
@@ -47,15 +47,11 @@ pub fn path_of(checkpoints: &Path, session: SessionNo) -> PathBuf {
 /// # Errors
 /// The hand-offs cannot be listed.
 pub fn list(dir: &Path) -> io::Result<Vec<SessionNo>> {
-    let entries = match std::fs::read_dir(self::dir(dir)) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        found.extend(entry?.file_name().to_str().and_then(session_of));
-    }
+    let entries = layout::entries(&self::dir(dir))?;
+    let sessions = entries
+        .iter()
+        .filter_map(|entry| session_of(entry.file_name().to_str()?));
+    let mut found: Vec<SessionNo> = sessions.collect();
     found.sort();
     Ok(found)
 }

@@ -50,11 +50,7 @@ pub struct Encryption {
 
 impl fmt::Debug for Encryption {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if self.encrypts() {
-            "Encryption(on)"
-        } else {
-            "Encryption(off)"
-        })
+        write!(formatter, "Encryption(encrypts: {})", self.encrypts)
     }
 }
 

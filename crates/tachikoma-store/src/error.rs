@@ -129,10 +129,7 @@ pub fn locked(why: impl Into<String>) -> io::Error {
 /// Returns whether an error says that a file is encrypted and its keys are missing.
 #[must_use]
 pub fn is_locked(error: &io::Error) -> bool {
-    let inner = error.get_ref();
-    inner
-        .and_then(|inner| inner.downcast_ref::<Locked>())
-        .is_some()
+    matches!(error.get_ref(), Some(inner) if inner.is::<Locked>())
 }
 
 /// Returns whether an error during a read says that the file is damaged.

@@ -28,7 +28,7 @@ pub use segment::{segment_name, segments};
 /// Format version of the journal that this program writes, and the newest one that it reads.
 pub const FORMAT: u32 = migrate::JOURNAL.latest();
 
-/// Size in bytes at which a segment is closed: small enough to be read quickly, large enough to be rare.
+/// Size in bytes at which a segment is closed. A segment of this size is read quickly, and a loop fills few of them.
 pub const SEGMENT_MAX_BYTES: u64 = 16 << 20;
 
 /// Number of directories to sync for a journal: the loop's, `loops`, `.ralph` and the working directory.

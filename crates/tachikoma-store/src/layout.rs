@@ -1,5 +1,7 @@
 //! Names of the directories and files below `.ralph/`.
 
+use std::fs::DirEntry;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
@@ -48,6 +50,15 @@ pub fn moved_away(name: &str) -> Option<LoopId> {
 pub fn exact_id(name: &str) -> Option<LoopId> {
     let loop_id: LoopId = name.parse().ok()?;
     (loop_id.to_string() == name).then_some(loop_id)
+}
+
+/// Lists the entries of a directory; empty if there is no such directory.
+pub fn entries(dir: &Path) -> io::Result<Vec<DirEntry>> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => entries.collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Appends a suffix to a path.

@@ -100,13 +100,7 @@ type LoopList = (Vec<(Timestamp, LoopId)>, Vec<(PathBuf, StoreError)>);
 fn list_loops(working_dir: &Path, encryption: &Encryption) -> Result<LoopList, StoreError> {
     let loops = layout::loops_dir(working_dir);
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
-    let entries = match std::fs::read_dir(&loops) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((found, unreadable)),
-        Err(error) => return Err(StoreError::io("list", &loops)(error)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(StoreError::io("list", &loops))?;
+    for entry in layout::entries(&loops).map_err(StoreError::io("list", &loops))? {
         let name = entry.file_name();
         if let Some(loop_id) = name.to_str().and_then(moved_away)
             && std::fs::symlink_metadata(layout::loop_dir(working_dir, loop_id)).is_err()

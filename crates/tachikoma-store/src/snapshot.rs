@@ -397,7 +397,7 @@ fn check(text: &str) -> Result<(), String> {
     let mark = "\"checksum\": \"";
     let at = text.find(mark).ok_or("it has no checksum")? + mark.len();
     let found = text.get(at..at + NO_CHECKSUM.len());
-    let found = found.ok_or("its checksum is cut")?;
+    let found = found.ok_or("its checksum is incomplete")?;
     let blank = format!(
         "{}{NO_CHECKSUM}{}",
         &text[..at],

@@ -49,7 +49,9 @@ pub fn read(dir: &Path, encryption: &Encryption) -> Result<Option<TestsSeen>, St
         .map_err(|error| failed(format!("it is damaged: {error}")))?;
     if book.version > VERSION {
         let version = book.version;
-        return Err(failed(format!("version {version} is newer than {VERSION}")));
+        return Err(failed(format!(
+            "it has version {version}, and this version reads up to {VERSION}"
+        )));
     }
     Ok(Some(book.tests))
 }
@@ -85,7 +87,7 @@ mod tests {
         assert!(
             read(dir, &Encryption::plain())
                 .unwrap_err()
-                .contains("version 9 is newer")
+                .contains("it has version 9")
         );
         for damaged in ["", "{", "[1]", &text[..text.len() / 2]] {
             std::fs::write(path_of(dir), damaged).unwrap();

@@ -84,7 +84,10 @@ fn the_last_upload_with_a_work_tree_is_never_deleted() {
     for value in ["1", "2", "3"] {
         server.say(&here, &["state", "set", "plan", value], 0);
         let told = server.say(&here, &["state", "backup"], 0);
-        assert!(told.contains("it goes without the work tree"), "{told}");
+        assert!(
+            told.contains("the backup does not contain the work tree"),
+            "{told}"
+        );
         assert!(
             told.contains("b; it does not contain the work tree"),
             "{told}"

@@ -266,7 +266,7 @@ fn rollback_does_not_overwrite_ignored_files_and_nested_repositories() {
         &scratch,
         "2",
         1,
-        "these files are in the way, and no commit or snapshot has them: a",
+        "the rollback would overwrite these files, which are in no commit or snapshot: a",
     );
     // The snapshot has a directory at `d`. Now `d` is an ignored file.
     sh(&scratch, "rm a; echo '/d' >> .gitignore; echo mine > d");
@@ -274,7 +274,7 @@ fn rollback_does_not_overwrite_ignored_files_and_nested_repositories() {
         &scratch,
         "2",
         1,
-        "these files are in the way, and no commit or snapshot has them: d",
+        "the rollback would overwrite these files, which are in no commit or snapshot: d",
     );
     // The snapshot has a file at `e`. Now `e` is a directory with an ignored file.
     sh(
@@ -285,7 +285,7 @@ fn rollback_does_not_overwrite_ignored_files_and_nested_repositories() {
         &scratch,
         "2",
         1,
-        "these files are in the way, and no commit or snapshot has them: e/mine.log",
+        "the rollback would overwrite these files, which are in no commit or snapshot: e/mine.log",
     );
     // The snapshot has a file at `e`. Now `e` is a nested repository.
     sh(
@@ -296,7 +296,7 @@ fn rollback_does_not_overwrite_ignored_files_and_nested_repositories() {
         &scratch,
         "2",
         1,
-        "these files are in the way, and no commit or snapshot has them: e/.git/",
+        "the rollback would overwrite these files, which are in no commit or snapshot: e/.git/",
     );
     sh(&scratch, "rm -r e; mkdir e; echo kept > e/kept");
     done(&scratch, "2");
@@ -480,7 +480,7 @@ fn rollback_does_not_follow_a_link_out_of_the_work_tree() {
         &scratch,
         "2",
         1,
-        "these files are in the way, and no commit or snapshot has them: d",
+        "the rollback would overwrite these files, which are in no commit or snapshot: d",
     );
 }
 

@@ -182,7 +182,7 @@ fn bundle_without_the_work_tree_reports_why() {
     let bundled = work.bundle(dir.path(), &|| ChangeOwner::Others, &CancelToken::new());
     let lacks = bundled.lacks().expect("the reason is reported");
     assert!(
-        lacks.starts_with("without uncommitted changes: pattern `[`"),
+        lacks.starts_with("uncommitted changes: pattern `[`"),
         "{lacks}"
     );
     let heads = scratch.git(&["bundle", "list-heads", path.to_str().unwrap()]);

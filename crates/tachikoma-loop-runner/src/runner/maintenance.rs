@@ -182,7 +182,9 @@ fn back_up(
 
 /// Returns why a backup lacks the repository; `None` if the same reason was reported before.
 fn work_warning(bundled: &Bundled, reported: &mut Option<String>) -> Option<String> {
-    let warning = bundled.lacks().map(|what| format!("backups go {what}"));
+    let warning = bundled
+        .lacks()
+        .map(|what| format!("backups do not contain {what}"));
     if *reported == warning {
         return None;
     }

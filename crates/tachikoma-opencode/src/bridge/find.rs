@@ -153,6 +153,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             Ok(None) => return Err(later("the supervisor has not written the server file yet")),
             Err(error) => return Err(later(&chain(&error))),
         };
+        let cause = file.why.as_ref().map(|why| format!(": {why}"));
+        let cause = cause.unwrap_or_default();
         let why = file.why.unwrap_or_default();
         match (file.state, file.url) {
             (Condition::Ready, Some(url)) => {
@@ -162,12 +164,12 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 self.at(&url, login, file.pid, Absence::Unready).await
             }
             (Condition::Ready | Condition::Starting, _) => {
-                let why = format!("the server is being started: {why}");
+                let why = format!("the server is being started{cause}");
                 Err(Absent::Later(why, Absence::Coming))
             }
             (Condition::Restarting, _) => {
                 let when = file.until.map(|until| format!(" at {until}"));
-                let why = format!("the server is restarted{}: {why}", when.unwrap_or_default());
+                let why = format!("the server is restarted{}{cause}", when.unwrap_or_default());
                 Err(Absent::Later(why, Absence::Coming))
             }
             (Condition::Stopped, _) => Err(Absent::Later(why, Absence::Stopped)),
@@ -199,7 +201,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         if self.waiting.len() == before {
             return Ok(());
         }
-        let message = "interrupted before the server had the prompt".to_owned();
+        let message = "interrupted before the server received the prompt".to_owned();
         self.report(&Own::Failed {
             message,
             lost: false,

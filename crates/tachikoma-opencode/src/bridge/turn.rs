@@ -455,7 +455,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             Ok(false) => newest_message(conversation, &id).await,
             Err(error) => Err(error),
         };
-        // Without an answer, the next check asks again.
+        // If the server did not answer, the next check asks it again.
         let (Some(last), Some(turn)) = (unless_absent(last)?, &mut conversation.turn) else {
             return Ok(());
         };

@@ -128,7 +128,7 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
         return Err(damaged(path, "the checksum of its manifest does not match"));
     }
     let manifest: Manifest = serde_json::from_str(line).map_err(shapeless)?;
-    // The next segment could not get a number.
+    // After this number, there is no number for the next segment.
     if manifest.segment == Some(u32::MAX) {
         return Err(damaged(
             path,
@@ -313,7 +313,7 @@ impl Reading<'_> {
     fn journal(&mut self, name: &str, content: &mut impl Read) -> Result<(), StoreError> {
         let label = self.path.join(name);
         let Some(snapshot) = &self.snapshot else {
-            return Err(self.damaged("the snapshot does not come first"));
+            return Err(self.damaged("its snapshot does not come before its journal"));
         };
         // Records before the snapshot only have to be valid. Their state is not compared with the snapshot, because an earlier
         // version may have written it.

@@ -57,14 +57,8 @@ pub fn list(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
 
 /// Lists the backups by name, newest first, including empty files that reserve a name.
 pub fn list_names(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(StoreError::io("list", dir)(error)),
-    };
     let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(StoreError::io("list", dir))?;
+    for entry in layout::entries(dir).map_err(StoreError::io("list", dir))? {
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
         let listed = entry.file_name().to_str().and_then(|name| parse(dir, name));
         found.extend(
