@@ -292,7 +292,7 @@ pub struct Operator {
     pub put: bool,
     /// Whether the operator was not asked about the last iteration yet.
     #[serde(rename = "behind")]
-    pub unasked: bool,
+    pub iteration_ended: bool,
     /// Attended mode as set by a command; `None` = as configured.
     #[serde(default)]
     pub attended: Option<bool>,

@@ -122,7 +122,7 @@ pub(super) fn withdraw_question(state: &mut State) {
 pub(super) fn attempt_started_attended(state: &mut State) {
     state.operator.agreed = false;
     state.operator.put = false;
-    state.operator.unasked = false;
+    state.operator.iteration_ended = false;
     state.operator.unanswered = None;
     for words in &mut state.operator.messages {
         words.in_prompt = true;
@@ -134,7 +134,7 @@ pub(super) fn attempt_started_attended(state: &mut State) {
 pub(super) fn iteration_ended_attended(state: &mut State, succeeded: bool) {
     state.operator.rolled_back = None;
     state.operator.put = false;
-    state.operator.unasked = true;
+    state.operator.iteration_ended = true;
     state.operator.prompt = None;
     let heard = |words: &OperatorMessage| succeeded && (words.in_prompt || words.delivered);
     state.operator.messages.retain(|words| !heard(words));
@@ -144,7 +144,7 @@ pub(super) fn iteration_ended_attended(state: &mut State, succeeded: bool) {
 pub(super) fn reset_for_new_run(state: &mut State) {
     state.operator.agreed = false;
     state.operator.put = false;
-    state.operator.unasked = false;
+    state.operator.iteration_ended = false;
     state.operator.unanswered = None;
     state.operator.attended = None;
 }

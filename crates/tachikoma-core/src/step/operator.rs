@@ -57,7 +57,7 @@ impl Stepper<'_> {
     /// Returns whether the operator has to be asked about the last iteration before the loop ends by itself. An operator who
     /// stopped it is not asked.
     pub(super) fn must_ask_about_the_end(&self) -> bool {
-        self.must_ask() && self.state.operator.unasked && self.state.stop.is_none()
+        self.must_ask() && self.state.operator.iteration_ended && self.state.stop.is_none()
     }
 
     /// Asks about the last iteration before the loop ends.
@@ -88,7 +88,7 @@ impl Stepper<'_> {
             return PASSED;
         }
         let state = &self.state;
-        let (kind, iteration, about) = if state.operator.unasked {
+        let (kind, iteration, about) = if state.operator.iteration_ended {
             let iteration = state.iteration;
             (
                 QuestionKind::AfterIteration,
