@@ -25,8 +25,12 @@ pub struct Autocommit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Whether the commit was canceled, so that it ends soon.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub called_off: bool,
+    #[serde(
+        rename = "called_off",
+        default,
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub canceled: bool,
     /// The wait that is due after the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,

@@ -300,7 +300,7 @@ pub(crate) fn of_result(
             let advice = CLAUDE.hint(failure).unwrap_or_default().to_owned();
             Some(Problem::Permanent { advice })
         }
-        FailureClass::Other => of_words(&result.text),
+        FailureClass::Other => of_output(&result.text),
         // The agent says "Start a new session to continue": the rejected content stays in the conversation.
         FailureClass::Refused => Some(Problem::Poisoned),
         // A conversation that is full or lost is recognized elsewhere.
@@ -312,7 +312,7 @@ pub(crate) fn of_result(
 }
 
 /// Returns what the last output of a process that ended without a result means for the loop.
-pub(crate) fn of_words(words: &str) -> Option<Problem> {
+pub(crate) fn of_output(words: &str) -> Option<Problem> {
     words
         .contains(CONVERSATION_IN_USE)
         .then_some(Problem::Poisoned)
@@ -373,9 +373,9 @@ mod tests {
             assert!(matches!(of(failure, ""), Some(Problem::Permanent { .. })));
         }
         assert_eq!(
-            of_words("Error: Session ID x is already in use."),
+            of_output("Error: Session ID x is already in use."),
             Some(Problem::Poisoned)
         );
-        assert_eq!(of_words("error: unknown option '--frobnicate'"), None);
+        assert_eq!(of_output("error: unknown option '--frobnicate'"), None);
     }
 }

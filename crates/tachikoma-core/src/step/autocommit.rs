@@ -90,7 +90,7 @@ impl Stepper<'_> {
             until: limit.map(|limit| self.now.after(limit + closes_within)),
             closing,
             since: closing.map(|_| self.now),
-            called_off: false,
+            canceled: false,
             then,
             outcome,
         }));
@@ -213,7 +213,7 @@ impl Stepper<'_> {
     }
 
     pub(super) fn autocommit_overdue(&mut self, autocommit: Autocommit) {
-        if !autocommit.called_off {
+        if !autocommit.canceled {
             self.emit(Effect::CancelAutocommit);
         }
         self.give_up_autocommit(autocommit, "it did not end in time");
@@ -251,7 +251,7 @@ impl Stepper<'_> {
         urgency: Urgency,
     ) {
         self.request_stop(stop, urgency);
-        if urgency == Urgency::Kill && autocommit.called_off {
+        if urgency == Urgency::Kill && autocommit.canceled {
             return self.give_up_autocommit(autocommit, "it was canceled, and did not end at once");
         }
         if urgency >= Urgency::Now && autocommit.closing.is_some() {
@@ -267,7 +267,7 @@ impl Stepper<'_> {
         let Some(autocommit) = self
             .state
             .autocommit()
-            .filter(|autocommit| !autocommit.called_off)
+            .filter(|autocommit| !autocommit.canceled)
         else {
             return;
         };

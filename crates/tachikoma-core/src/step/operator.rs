@@ -57,7 +57,7 @@ impl Stepper<'_> {
     /// Returns whether the operator has to be asked about the last iteration before the loop ends by itself. An operator who
     /// stopped it is not asked.
     pub(super) fn must_ask_about_the_end(&self) -> bool {
-        self.must_ask() && self.state.operator.behind && self.state.stop.is_none()
+        self.must_ask() && self.state.operator.iteration_ended && self.state.stop.is_none()
     }
 
     /// Asks about the last iteration before the loop ends.
@@ -88,7 +88,7 @@ impl Stepper<'_> {
             return PASSED;
         }
         let state = &self.state;
-        let (kind, iteration, about) = if state.operator.behind {
+        let (kind, iteration, about) = if state.operator.iteration_ended {
             let iteration = state.iteration;
             (
                 QuestionKind::AfterIteration,
@@ -415,9 +415,12 @@ impl Stepper<'_> {
     /// Sends the waiting messages to the agent. Only while a tool runs, so that the agent reads them in this turn. Returns whether they were sent.
     pub(super) fn deliver_messages(&mut self) -> bool {
         let waiting = self.state.operator.messages.iter();
-        let waiting = waiting.filter(|words| !words.in_prompt && !words.delivered);
-        let texts: Vec<&str> = waiting.clone().map(|words| words.text.as_str()).collect();
-        let Some(through) = waiting.map(|words| words.number).max() else {
+        let waiting = waiting.filter(|message| !message.in_prompt && !message.delivered);
+        let texts: Vec<&str> = waiting
+            .clone()
+            .map(|message| message.text.as_str())
+            .collect();
+        let Some(through) = waiting.map(|message| message.number).max() else {
             return false;
         };
         let in_a_tool = self.state.work().is_some_and(|work| {
@@ -427,11 +430,11 @@ impl Stepper<'_> {
         else {
             return false;
         };
-        let words = texts.join("\n\n");
+        let text = texts.join("\n\n");
         self.record_operator(OperatorEvent::MessagesDelivered { through });
         self.emit(Effect::SendMessage {
             generation: agent.generation,
-            words,
+            text,
         });
         true
     }
