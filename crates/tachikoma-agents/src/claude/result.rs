@@ -110,11 +110,8 @@ impl<'a> Fields<'a> {
         let rejected = turn.rejected.is_some();
         self.api_error.bare() == Some(b"usage_limit_reached")
             || limit::is_limit(text)
-            || (rejected && (turn.error == "rate_limit" || self.status() == Some(429)))
-    }
-
-    fn status(&self) -> Option<u64> {
-        self.api_error_status.count()
+            || (rejected
+                && (turn.error == "rate_limit" || self.api_error_status.count() == Some(429)))
     }
 
     fn failure(&self, outcome: TurnOutcome, text: &str, error: &str) -> Option<FailureClass> {
@@ -144,7 +141,7 @@ impl<'a> Fields<'a> {
             "rate_limit" | "overloaded" => Some(FailureClass::Overloaded),
             _ => None,
         };
-        let by_status = || match self.status()? {
+        let by_status = || match self.api_error_status.count()? {
             401 | 403 => Some(FailureClass::Authentication),
             402 => Some(FailureClass::Billing),
             404 => Some(FailureClass::Model),
@@ -213,7 +210,7 @@ pub(super) fn result(
         limit_resets_at,
         terminal_reason: fields.terminal_reason.line(WORD_BYTES_MAX),
         api_error: fields.api_error.line(WORD_BYTES_MAX),
-        api_error_status: fields.status(),
+        api_error_status: fields.api_error_status.count(),
         num_turns: fields.num_turns.count(),
         cost_usd: rounded(cost),
         session_cost_usd: rounded(total.unwrap_or_default()),

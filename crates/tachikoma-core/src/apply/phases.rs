@@ -136,22 +136,22 @@ pub(super) fn autocommit_finished(
     state: &mut State,
     purpose: AutocommitPurpose,
     iteration: u32,
-    kept: &AutocommitResult,
+    result: &AutocommitResult,
     time: Timestamp,
 ) {
-    state.completion.seen_in_the_tree(kept);
-    state.kept.uncommitted = kept.uncommitted;
+    state.completion.seen_in_the_tree(result);
+    state.kept.uncommitted = result.uncommitted;
     state.kept.checked = false;
-    state.kept.withheld = kept.withheld;
+    state.kept.withheld = result.withheld;
     let canceled = state
         .autocommit()
         .is_some_and(|autocommit| autocommit.canceled);
-    state.kept.refused = kept.error.clone().filter(|_| !canceled);
+    state.kept.refused = result.error.clone().filter(|_| !canceled);
     if purpose == AutocommitPurpose::Iteration {
-        state.kept.files_changed = Some(kept.changed);
-        state.progress.seen_in_the_tree(kept);
+        state.kept.files_changed = Some(result.changed);
+        state.progress.seen_in_the_tree(result);
     }
-    if let Some(commit) = &kept.commit {
+    if let Some(commit) = &result.commit {
         state.kept.commits = state.kept.commits.saturating_add(1);
         state.kept.last_commit = Some(PastCommit {
             time,

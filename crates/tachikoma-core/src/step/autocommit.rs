@@ -182,7 +182,7 @@ impl Stepper<'_> {
     pub(super) fn autocommit_finished(
         &mut self,
         number: u64,
-        kept: Result<AutocommitResult, String>,
+        result: Result<AutocommitResult, String>,
     ) {
         // An answer that is no longer awaited is dropped.
         let awaited = self
@@ -196,7 +196,7 @@ impl Stepper<'_> {
             return;
         }
         let purpose = autocommit.purpose;
-        match kept {
+        match result {
             Ok(kept) => {
                 if kept != self.state.kept.as_before() {
                     let iteration = self.state.iteration;

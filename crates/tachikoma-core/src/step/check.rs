@@ -243,8 +243,8 @@ impl Stepper<'_> {
     pub(super) fn completion_claimed(&mut self, ticket: Ticket, reason: Option<String>) {
         let answer = if self.state.work().is_some() {
             let reason = reason.map(|reason| {
-                let kept = reason.floor_char_boundary(NOTE_BYTES_MAX);
-                reason.get(..kept).unwrap_or_default().to_owned()
+                let end = reason.floor_char_boundary(NOTE_BYTES_MAX);
+                reason.get(..end).unwrap_or_default().to_owned()
             });
             let claim = Claim::Done {
                 reason: reason.clone(),

@@ -377,8 +377,8 @@ impl Stepper<'_> {
         let answer = if self.state.phase == Phase::Idle {
             self.refused("the loop was never started")
         } else {
-            let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
-            let text = text.get(..kept).unwrap_or_default().to_owned();
+            let end = text.floor_char_boundary(NOTE_BYTES_MAX);
+            let text = text.get(..end).unwrap_or_default().to_owned();
             self.record(LoopEvent::Noted {
                 text,
                 tell,

@@ -485,6 +485,6 @@ impl Stepper<'_> {
 }
 
 fn bounded(text: &str) -> String {
-    let kept = text.floor_char_boundary(HAND_OFF_BYTES_MAX);
-    text.get(..kept).unwrap_or_default().to_owned()
+    let end = text.floor_char_boundary(HAND_OFF_BYTES_MAX);
+    text.get(..end).unwrap_or_default().to_owned()
 }

@@ -272,32 +272,32 @@ impl GitThread {
         };
         let before = tree.tracker.tree().to_owned();
         let surveyed = self.survey(tree, owner, &survey);
-        let mut kept = surveyed.map_err(|error| match survey.is_overdue() {
+        let mut result = surveyed.map_err(|error| match survey.is_overdue() {
             true => format!(
                 "the survey of the work tree took more than {} s; the next one includes the changes",
                 SURVEY_TIMEOUT.as_secs()
             ),
             false => chain(&error),
         })?;
-        let files = usize::try_from(kept.changed).unwrap_or(usize::MAX);
-        kept.lines = git::lines_since(&tree.tracker, &before, files, &survey);
-        let Some(commit) = commit.filter(|_| kept.uncommitted > 0) else {
-            return Ok(kept);
+        let files = usize::try_from(result.changed).unwrap_or(usize::MAX);
+        result.lines = git::lines_since(&tree.tracker, &before, files, &survey);
+        let Some(commit) = commit.filter(|_| result.uncommitted > 0) else {
+            return Ok(result);
         };
         match git::commit(&mut tree.tracker, &commit.message, commit.limit, cancel) {
             Ok(made) => {
-                kept.commit = made.map(|made| Committed {
+                result.commit = made.map(|made| Committed {
                     id: made.id,
                     files: count(made.files),
                 });
             }
             Err(CommitError::Git(GitError::Canceled { .. })) => {
-                kept.error = Some(COMMIT_CANCELED.to_owned());
+                result.error = Some(COMMIT_CANCELED.to_owned());
             }
-            Err(error) => kept.error = Some(chain(&error)),
+            Err(error) => result.error = Some(chain(&error)),
         }
-        kept.uncommitted = count(tree.tracker.left());
-        Ok(kept)
+        result.uncommitted = count(tree.tracker.left());
+        Ok(result)
     }
 
     /// Restores the work tree to its state before an iteration, after saving a snapshot of the present state. Can be canceled. If it fails, the
