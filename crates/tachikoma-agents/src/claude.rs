@@ -18,7 +18,7 @@ mod window;
 pub use decoder::Decoder;
 pub use launch::{ClaudeAgent, Lifetime, Permission, line};
 pub use limit::resets_at;
-pub(crate) use result::{of_result, of_words};
+pub(crate) use result::{of_output, of_result};
 pub use window::{compaction_point, refusal_point, window_of};
 
 /// Maximum size of a line in bytes. Lines above a megabyte are usual (a written file, or the content of a file before

@@ -17,7 +17,7 @@ mod permission;
 
 pub use decoder::Decoder;
 pub use failure::{GAVE_UP, SERVER_LOST};
-pub(crate) use failure::{of_result, of_words};
+pub(crate) use failure::{of_output, of_result};
 pub use launch::{OpenCodeAgent, ServerAt, Way, server_variables};
 pub use own::{Order, Own, line};
 pub use permission::{DENIED, is_permitted_command, rules};

@@ -474,7 +474,7 @@ pub fn apply(state: &mut State, record: &Record) {
                 reboot.asked = reboot.asked.saturating_add(1);
                 reboot.stage = RebootStage::HandOff {
                     until: *until,
-                    said: Vec::new(),
+                    parts: Vec::new(),
                 };
             });
         }

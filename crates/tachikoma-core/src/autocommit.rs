@@ -26,8 +26,8 @@ pub struct Autocommit {
     pub since: Option<Timestamp>,
     /// Whether the commit was canceled, so that it ends soon.
     #[serde(
-        default,
         rename = "called_off",
+        default,
         skip_serializing_if = "std::ops::Not::not"
     )]
     pub canceled: bool,

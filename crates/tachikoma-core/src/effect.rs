@@ -58,7 +58,7 @@ pub enum Effect {
         /// Number of the launch that gets the message.
         generation: Generation,
         /// Text of the message.
-        words: String,
+        text: String,
     },
     /// Roll the work tree back to before an iteration, and answer with [`Input::RolledBack`](crate::Input::RolledBack).
     RollBack {

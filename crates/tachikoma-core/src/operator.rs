@@ -290,7 +290,7 @@ pub struct Operator {
     /// Whether a question was asked since the last iteration. If so, resuming from a pause counts as consent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put: bool,
-    /// Whether the operator was not asked about the last iteration yet.
+    /// Whether an iteration has ended and the next one has not begun. A question is then about the iteration that ended.
     #[serde(rename = "behind")]
     pub iteration_ended: bool,
     /// Attended mode as set by a command; `None` = as configured.

@@ -306,8 +306,8 @@ pub enum RebootStage {
         /// Deadline of the hand-off.
         until: Timestamp,
         /// Texts of the old session's hand-off so far.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        said: Vec<String>,
+        #[serde(rename = "said", default, skip_serializing_if = "Vec::is_empty")]
+        parts: Vec<String>,
     },
     /// The hooks before or after the reboot run.
     Hooks {

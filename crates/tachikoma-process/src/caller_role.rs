@@ -56,9 +56,9 @@ impl CallerRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hooks {
     /// Hooks that the loop waits for.
-    Framing,
+    Blocking,
     /// Hooks that run in the background.
-    Beside,
+    Background,
 }
 
 /// The sender of a refused signal.
@@ -82,8 +82,8 @@ pub struct Family {
     /// Ids of the outer loops that this process runs in. Other processes in these loops have the same rights as this one.
     above: HashSet<OsString>,
     /// Process ids of the guards of hooks; 0 if there is no guard.
-    framing: AtomicI32,
-    beside: AtomicI32,
+    blocking: AtomicI32,
+    background: AtomicI32,
 }
 
 impl Family {
@@ -99,15 +99,15 @@ impl Family {
         Self {
             adoption,
             above: above.chain(cgroup::ids_of(own)).collect(),
-            framing: AtomicI32::new(0),
-            beside: AtomicI32::new(0),
+            blocking: AtomicI32::new(0),
+            background: AtomicI32::new(0),
         }
     }
 
     fn guard(&self, hooks: Hooks) -> &AtomicI32 {
         match hooks {
-            Hooks::Framing => &self.framing,
-            Hooks::Beside => &self.beside,
+            Hooks::Blocking => &self.blocking,
+            Hooks::Background => &self.background,
         }
     }
 
@@ -183,7 +183,7 @@ impl Family {
                 break;
             }
             let pid = reached.as_raw_pid();
-            for hooks in [Hooks::Framing, Hooks::Beside] {
+            for hooks in [Hooks::Blocking, Hooks::Background] {
                 if self.guard(hooks).load(Ordering::Relaxed) == pid {
                     return CallerRole::Hook(hooks);
                 }

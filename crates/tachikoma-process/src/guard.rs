@@ -1,8 +1,10 @@
 //! The runner's side of the guard: starts the guard, sends orders to it, and receives its reports.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -12,12 +14,11 @@ use tokio::net::UnixStream;
 use super::cgroup::Cgroup;
 use super::protocol::{self, GuardReport, Inbox, Order, Received, Spawn};
 use super::serve::BYE_TIMEOUT;
-use super::{Adoption, Attended, Containment, Leftover, StopSignal, adoption, children, spawn};
+use super::{
+    Adoption, Attended, Containment, INSIDE, Leftover, StopSignal, adoption, children, spawn,
+};
+use tachikoma_core::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
 use tachikoma_runtime::clock;
-
-mod options;
-
-pub use options::{GuardError, GuardOptions};
 
 /// How long to wait until the guard has exited. It ends its children within `BYE_TIMEOUT`. Only a suspended guard takes longer.
 const FINISH_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
@@ -37,6 +38,75 @@ const DEATH_BLOCKING: Duration = Duration::from_millis(5);
 
 /// Interval between two checks of a state for which no event exists.
 const TICK: Duration = Duration::from_millis(2);
+
+/// Settings of a guard.
+#[derive(Debug)]
+pub struct GuardOptions {
+    /// Path of the program that calls [`crate::serve`]. `PATH` is not searched.
+    pub program: PathBuf,
+    /// Arguments that make the program a guard.
+    pub args: Vec<OsString>,
+    /// Id of the loop. Every agent has it in its environment as [`crate::MARKER`].
+    pub marker: String,
+    /// A duplicate of the locked descriptor of the working directory. The guard holds it until all processes have ended, so that no other
+    /// runner starts before. The runner must close its own descriptor and not unlock it, because that would unlock the duplicate, too.
+    pub lock: Option<OwnedFd>,
+    /// Whether to use a cgroup, if one is available.
+    pub cgroup: bool,
+    /// Which of its children the runner ends if the guard is killed.
+    pub adoption: Adoption,
+    /// Environment variables that are removed for the guard and its descendants.
+    pub hidden: Vec<OsString>,
+    /// Whether the descendants of the guard may control the loop. Only hooks may.
+    pub commands: bool,
+}
+
+impl GuardOptions {
+    /// Returns the options of a guard that is started with this command, for the loop with the id `marker`: with a cgroup, and without a lock.
+    #[must_use]
+    pub fn new(command: &[OsString], marker: String) -> Self {
+        let mut command = command.iter().cloned();
+        Self {
+            program: command.next().unwrap_or_default().into(),
+            args: command.collect(),
+            marker,
+            lock: None,
+            cgroup: true,
+            adoption: Adoption::Marked,
+            hidden: Vec::new(),
+            commands: false,
+        }
+    }
+
+    /// Returns the environment of the guard: that of this process without the hidden variables, and the marker of processes that may not control
+    /// the loop.
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        let is_inherited = |name: &OsString| {
+            let ours = [INSIDE, PASSPHRASE_VARIABLE, TRUST_VARIABLE];
+            !ours.iter().any(|ours| name == ours) && !self.hidden.contains(name)
+        };
+        let own = std::env::vars_os().filter(|(name, _)| is_inherited(name));
+        let inside = (!self.commands).then(|| (INSIDE.into(), self.marker.clone().into()));
+        own.chain(inside).collect()
+    }
+}
+
+/// Why a guard cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// The program of the guard cannot be started.
+    #[error("start guard {}", program.display())]
+    Start {
+        /// Path of the program.
+        program: PathBuf,
+        /// Error of the system.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket to the guard cannot be created.
+    #[error("prepare the guard's socket")]
+    Socket(#[source] io::Error),
+}
 
 /// One guard process. It exists as long as the loop runs.
 ///

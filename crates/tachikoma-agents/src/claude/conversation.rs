@@ -232,10 +232,6 @@ impl Conversation {
         }
     }
 
-    pub fn note_error(&mut self, error: &str) {
-        error.clone_into(&mut self.turn.error);
-    }
-
     /// Handles the reset of the conversation. Its context size is unknown until the next message.
     pub fn conversation_reset(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         let [session, new] = members(line, [b"session_id", b"new_conversation_id"])?;

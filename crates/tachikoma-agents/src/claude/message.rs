@@ -145,7 +145,7 @@ fn request_failed(
     seen: &mut Vec<AgentEvent>,
 ) {
     let error = error.line(ABOUT_BYTES_MAX).unwrap_or_default();
-    conversation.note_error(&error);
+    conversation.turn.error.clone_from(&error);
     let text = last_text(content, TAIL_BYTES_MAX);
     seen.push(AgentEvent::RequestFailed { error, text });
 }

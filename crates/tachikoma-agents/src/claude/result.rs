@@ -110,11 +110,8 @@ impl<'a> Fields<'a> {
         let rejected = turn.rejected.is_some();
         self.api_error.bare() == Some(b"usage_limit_reached")
             || limit::is_limit(text)
-            || (rejected && (turn.error == "rate_limit" || self.status() == Some(429)))
-    }
-
-    fn status(&self) -> Option<u64> {
-        self.api_error_status.count()
+            || (rejected
+                && (turn.error == "rate_limit" || self.api_error_status.count() == Some(429)))
     }
 
     fn failure(&self, outcome: TurnOutcome, text: &str, error: &str) -> Option<FailureClass> {
@@ -144,7 +141,7 @@ impl<'a> Fields<'a> {
             "rate_limit" | "overloaded" => Some(FailureClass::Overloaded),
             _ => None,
         };
-        let by_status = || match self.status()? {
+        let by_status = || match self.api_error_status.count()? {
             401 | 403 => Some(FailureClass::Authentication),
             402 => Some(FailureClass::Billing),
             404 => Some(FailureClass::Model),
@@ -213,7 +210,7 @@ pub(super) fn result(
         limit_resets_at,
         terminal_reason: fields.terminal_reason.line(WORD_BYTES_MAX),
         api_error: fields.api_error.line(WORD_BYTES_MAX),
-        api_error_status: fields.status(),
+        api_error_status: fields.api_error_status.count(),
         num_turns: fields.num_turns.count(),
         cost_usd: rounded(cost),
         session_cost_usd: rounded(total.unwrap_or_default()),
@@ -300,7 +297,7 @@ pub(crate) fn of_result(
             let advice = CLAUDE.hint(failure).unwrap_or_default().to_owned();
             Some(Problem::Permanent { advice })
         }
-        FailureClass::Other => of_words(&result.text),
+        FailureClass::Other => of_output(&result.text),
         // The agent says "Start a new session to continue": the rejected content stays in the conversation.
         FailureClass::Refused => Some(Problem::Poisoned),
         // A conversation that is full or lost is recognized elsewhere.
@@ -312,7 +309,7 @@ pub(crate) fn of_result(
 }
 
 /// Returns what the last output of a process that ended without a result means for the loop.
-pub(crate) fn of_words(words: &str) -> Option<Problem> {
+pub(crate) fn of_output(words: &str) -> Option<Problem> {
     words
         .contains(CONVERSATION_IN_USE)
         .then_some(Problem::Poisoned)
@@ -373,9 +370,9 @@ mod tests {
             assert!(matches!(of(failure, ""), Some(Problem::Permanent { .. })));
         }
         assert_eq!(
-            of_words("Error: Session ID x is already in use."),
+            of_output("Error: Session ID x is already in use."),
             Some(Problem::Poisoned)
         );
-        assert_eq!(of_words("error: unknown option '--frobnicate'"), None);
+        assert_eq!(of_output("error: unknown option '--frobnicate'"), None);
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn of_result(result: &TurnResult) -> Option<Problem> {
 }
 
 /// Returns what the last output of the bridge means for the loop.
-pub(crate) fn of_words(words: &str) -> Option<Problem> {
+pub(crate) fn of_output(words: &str) -> Option<Problem> {
     if words.starts_with(SERVER_LOST) {
         return Some(Problem::Cut);
     }
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn the_last_output_of_the_bridge_is_classified() {
         let lost = format!("{SERVER_LOST}: the event stream of the server ended");
-        assert_eq!(of_words(&lost), Some(Problem::Cut));
+        assert_eq!(of_output(&lost), Some(Problem::Cut));
         let gone = format!("{GAVE_UP} at http://127.0.0.1:1");
-        assert!(matches!(of_words(&gone), Some(Problem::Permanent { .. })));
-        assert_eq!(of_words("Error: Unexpected error"), None);
+        assert!(matches!(of_output(&gone), Some(Problem::Permanent { .. })));
+        assert_eq!(of_output("Error: Unexpected error"), None);
     }
 }

@@ -79,8 +79,8 @@ pub(super) fn operator_event(state: &mut State, event: &OperatorEvent, time: Tim
             });
         }
         OperatorEvent::MessagesDelivered { through } => {
-            for words in &mut known.messages {
-                words.delivered |= words.number <= *through;
+            for message in &mut known.messages {
+                message.delivered |= message.number <= *through;
             }
         }
         OperatorEvent::Reloaded {
@@ -124,9 +124,9 @@ pub(super) fn attempt_started_attended(state: &mut State) {
     state.operator.put = false;
     state.operator.iteration_ended = false;
     state.operator.unanswered = None;
-    for words in &mut state.operator.messages {
-        words.in_prompt = true;
-        words.delivered = false;
+    for message in &mut state.operator.messages {
+        message.in_prompt = true;
+        message.delivered = false;
     }
 }
 
@@ -136,8 +136,12 @@ pub(super) fn iteration_ended_attended(state: &mut State, succeeded: bool) {
     state.operator.put = false;
     state.operator.iteration_ended = true;
     state.operator.prompt = None;
-    let heard = |words: &OperatorMessage| succeeded && (words.in_prompt || words.delivered);
-    state.operator.messages.retain(|words| !heard(words));
+    let is_delivered =
+        |message: &OperatorMessage| succeeded && (message.in_prompt || message.delivered);
+    state
+        .operator
+        .messages
+        .retain(|message| !is_delivered(message));
 }
 
 /// Resets answers and attended mode when an ended loop is started again: the operator may have left since.

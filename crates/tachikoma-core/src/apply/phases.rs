@@ -58,8 +58,8 @@ pub(super) fn reboot_requested(
 pub(super) fn hand_off_written(state: &mut State, text: &str, partial: bool) {
     if partial {
         return with_reboot(state, |reboot| {
-            if let RebootStage::HandOff { said, .. } = &mut reboot.stage {
-                said.push(text.to_owned());
+            if let RebootStage::HandOff { parts, .. } = &mut reboot.stage {
+                parts.push(text.to_owned());
             }
         });
     }
@@ -117,17 +117,17 @@ pub(super) fn autocommit_started(state: &mut State, autocommit: Autocommit) {
 }
 
 pub(super) fn autocommit_canceled(state: &mut State, until: Timestamp, then: Option<Wait>) {
-    let hurry = |autocommit: &mut Autocommit| {
+    let cancel = |autocommit: &mut Autocommit| {
         autocommit.until = Some(until);
         autocommit.canceled = true;
         autocommit.then = then;
     };
     if let Phase::Autocommitting { autocommit } = &mut state.phase {
-        hurry(autocommit);
+        cancel(autocommit);
     }
     with_reboot(state, |reboot| {
         if let RebootStage::Autocommitting { autocommit } = &mut reboot.stage {
-            hurry(autocommit);
+            cancel(autocommit);
         }
     });
 }

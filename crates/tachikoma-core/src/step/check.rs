@@ -107,8 +107,8 @@ impl Stepper<'_> {
             .iter()
             .find(|script| script.verdict == ScriptVerdict::Stop)
             .map(|script| {
-                let words = script.words.as_deref().unwrap_or("without words");
-                format!("the stop script `{}` ended the loop: {words}", script.name)
+                let why = script.words.as_deref().unwrap_or("without words");
+                format!("the stop script `{}` ended the loop: {why}", script.name)
             });
         self.record(LoopEvent::ConditionsAnswered { answers });
         if let Some(reason) = lost {

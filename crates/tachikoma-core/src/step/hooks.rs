@@ -133,16 +133,18 @@ impl Stepper<'_> {
         warn: bool,
     ) -> Option<Stop> {
         let stops = results.iter().find(|result| result.stop).map(|result| {
-            let words = result.error.as_deref().unwrap_or("without words");
-            let reason = format!("the hook `{}` stopped the loop: {words}", result.name);
+            let why = result.error.as_deref().unwrap_or("without words");
+            let reason = format!("the hook `{}` stopped the loop: {why}", result.name);
             Stop::Hook { reason }
         });
-        let told: Vec<_> = results
+        let custom: Vec<_> = results
             .iter()
             .flat_map(|result| {
                 let name = &result.name;
-                let told = result.custom.iter();
-                told.map(|(key, value)| (name.clone(), key.clone(), value.clone()))
+                result
+                    .custom
+                    .iter()
+                    .map(|(key, value)| (name.clone(), key.clone(), value.clone()))
             })
             .collect();
         let unread = results.iter().filter(|result| result.unread);
@@ -166,7 +168,7 @@ impl Stepper<'_> {
             );
             self.record(LoopEvent::Warned { warning });
         }
-        for (name, key, value) in told {
+        for (name, key, value) in custom {
             match custom::verdict(&self.state.custom, &key, &value) {
                 Ok(_)
                     if self

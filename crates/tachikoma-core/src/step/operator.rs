@@ -415,9 +415,12 @@ impl Stepper<'_> {
     /// Sends the waiting messages to the agent. Only while a tool runs, so that the agent reads them in this turn. Returns whether they were sent.
     pub(super) fn deliver_messages(&mut self) -> bool {
         let waiting = self.state.operator.messages.iter();
-        let waiting = waiting.filter(|words| !words.in_prompt && !words.delivered);
-        let texts: Vec<&str> = waiting.clone().map(|words| words.text.as_str()).collect();
-        let Some(through) = waiting.map(|words| words.number).max() else {
+        let waiting = waiting.filter(|message| !message.in_prompt && !message.delivered);
+        let texts: Vec<&str> = waiting
+            .clone()
+            .map(|message| message.text.as_str())
+            .collect();
+        let Some(through) = waiting.map(|message| message.number).max() else {
             return false;
         };
         let in_a_tool = self.state.work().is_some_and(|work| {
@@ -427,11 +430,11 @@ impl Stepper<'_> {
         else {
             return false;
         };
-        let words = texts.join("\n\n");
+        let text = texts.join("\n\n");
         self.record_operator(OperatorEvent::MessagesDelivered { through });
         self.emit(Effect::SendMessage {
             generation: agent.generation,
-            words,
+            text,
         });
         true
     }

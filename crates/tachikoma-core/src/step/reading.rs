@@ -34,7 +34,18 @@ impl Stepper<'_> {
             self.ask_to_finish();
             match reboot::verdict_on_reading(self.policy, self.state) {
                 reboot::Verdict::GoOn => {}
-                reboot::Verdict::Reboot(reason) => self.redline_reached(&reason, &context),
+                reboot::Verdict::Reboot(reason) => {
+                    self.request_reboot_when_allowed(reason.clone());
+                    // A reboot that has to wait ends the iteration only if the session can write its hand-off now, or the context is full. The
+                    // operator may refuse a reboot, so the running turn is not ended before the answer.
+                    let waits = self.reboot_is_held() && !self.hands_off_early(&reason);
+                    let asks = self.policy.reboot.confirm.is_some();
+                    if !(waits || asks)
+                        || level(self.policy, &self.state.session, &context) == Level::Hard
+                    {
+                        self.end_for_reboot();
+                    }
+                }
                 reboot::Verdict::Exhausted { reason, max } => {
                     self.stop_unable(exhausted(&reason, max));
                 }
@@ -135,18 +146,6 @@ impl Stepper<'_> {
                 generation: agent.generation,
                 percent,
             });
-        }
-    }
-
-    /// Requests a reboot, and ends the iteration for it. If the rate limits do not allow the reboot yet, the iteration ends only if the
-    /// session can write its hand-off now, or the context is full.
-    fn redline_reached(&mut self, reason: &RebootReason, context: &Context) {
-        self.request_reboot_when_allowed(reason.clone());
-        let held = self.reboot_is_held() && !self.hands_off_early(reason);
-        // The operator may refuse the reboot, so the running turn is not ended for it.
-        let asks = self.policy.reboot.confirm.is_some();
-        if !(held || asks) || level(self.policy, &self.state.session, context) == Level::Hard {
-            self.end_for_reboot();
         }
     }
 

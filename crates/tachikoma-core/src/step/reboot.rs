@@ -130,8 +130,8 @@ impl Stepper<'_> {
             },
             // A part of the hand-off is stored before the turn has ended.
             AgentInput::HandOffText { text } => {
-                if let RebootStage::HandOff { said, .. } = &reboot.stage
-                    && said.iter().map(String::len).sum::<usize>() < HAND_OFF_BYTES_MAX
+                if let RebootStage::HandOff { parts, .. } = &reboot.stage
+                    && parts.iter().map(String::len).sum::<usize>() < HAND_OFF_BYTES_MAX
                 {
                     let (text, partial) = (bounded(&text), true);
                     self.record(LoopEvent::HandOffWritten { text, partial });
@@ -199,8 +199,8 @@ impl Stepper<'_> {
             RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Autocommitting { .. } => {
             }
             // A session that wrote no text is asked again, in its conversation.
-            RebootStage::HandOff { said, .. }
-                if said.is_empty() && reboot.asked < HAND_OFF_ATTEMPTS_MAX =>
+            RebootStage::HandOff { parts, .. }
+                if parts.is_empty() && reboot.asked < HAND_OFF_ATTEMPTS_MAX =>
             {
                 self.advance_reboot(RebootStep::HandOff);
             }
@@ -429,22 +429,22 @@ impl Stepper<'_> {
 
     /// Stores the hand-off after its turn. If the turn failed, the text so far is used.
     fn hand_off_over(&mut self, answer: Option<&str>, why: &str) {
-        let said = match self.state.rebooting().map(|reboot| &reboot.stage) {
-            Some(RebootStage::HandOff { said, .. }) => said.clone(),
+        let parts = match self.state.rebooting().map(|reboot| &reboot.stage) {
+            Some(RebootStage::HandOff { parts, .. }) => parts.clone(),
             Some(_) | None => Vec::new(),
         };
         let text = match answer {
             // A hook of the agent may have caused more text after the hand-off, so the longest text is used.
             Some(answer) => {
-                let all = said.iter().map(String::as_str).chain([answer]);
+                let all = parts.iter().map(String::as_str).chain([answer]);
                 all.max_by_key(|text| text.len())
                     .unwrap_or_default()
                     .to_owned()
             }
-            None if said.is_empty() => String::new(),
+            None if parts.is_empty() => String::new(),
             None => format!(
                 "(This hand-off was cut short: {why}.)\n\n{}",
-                said.join("\n\n")
+                parts.join("\n\n")
             ),
         };
         if text.trim().is_empty() {

@@ -63,21 +63,21 @@ impl Stepper<'_> {
     }
 
     pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
-        let words = failure.to_string();
+        let reason_text = failure.to_string();
         let problem = failure.problem().cloned();
         self.record_failure(work, failure, agent_lives);
         match problem {
             Some(Problem::Permanent { advice }) => {
-                let reason = format!("{words}; {advice}");
+                let reason = format!("{reason_text}; {advice}");
                 self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
             }
-            Some(Problem::Poisoned) => self.replace_broken_session(words),
+            Some(Problem::Poisoned) => self.replace_broken_session(reason_text),
             // An iteration whose attempts were cut too often counts as failed.
             Some(Problem::Cut) | None => {
                 let fast = self.state.session.fast_failures;
                 if fast >= FAST_FAILURES_MAX && self.state.session.agent_id.is_some() {
                     self.replace_broken_session(format!(
-                        "{fast} iterations failed at once: {words}"
+                        "{fast} iterations failed at once: {reason_text}"
                     ));
                 }
             }
@@ -144,10 +144,10 @@ impl Stepper<'_> {
     }
 
     /// Returns the wait for the model's service; `None` if the outage ends the loop.
-    pub(super) fn service_wait(&mut self, problem: &Problem, words: &str) -> Option<Wait> {
+    pub(super) fn service_wait(&mut self, problem: &Problem, reason_text: &str) -> Option<Wait> {
         match problem {
             Problem::Limited { until } => Some(self.limit_wait(*until)),
-            Problem::Unreachable => self.outage_wait(words),
+            Problem::Unreachable => self.outage_wait(reason_text),
             Problem::Poisoned | Problem::Cut | Problem::Permanent { .. } => None,
         }
     }
@@ -166,7 +166,7 @@ impl Stepper<'_> {
     }
 
     /// Returns the wait for a service that cannot be reached. An outage that has lasted too long ends the loop instead.
-    fn outage_wait(&mut self, words: &str) -> Option<Wait> {
+    fn outage_wait(&mut self, reason_text: &str) -> Option<Wait> {
         let delay = self.policy.outage_backoff.delay(self.state.limit_streak);
         let wait = Wait {
             reason: WaitReason::Outage,
@@ -191,12 +191,12 @@ impl Stepper<'_> {
         let seconds = limit.as_secs();
         let reason = match reached {
             true => format!(
-                "the model's service could not be reached for {seconds} s (stop_conditions.max_outage): {words}; \
+                "the model's service could not be reached for {seconds} s (stop_conditions.max_outage): {reason_text}; \
                  `tachikoma run` continues the loop when the network is back"
             ),
             false => format!(
                 "the model's service could not be reached for {seconds} s, and no request of this loop ever succeeded: \
-                 {words}; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop"
+                 {reason_text}; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop"
             ),
         };
         self.request_stop(Stop::Unable { reason }, Urgency::Graceful);

@@ -215,7 +215,7 @@ pub fn effect_line(effect: &Effect) -> String {
         Effect::SampleProcesses { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
-        Effect::SendMessage { words, .. } => format!("tell {words}"),
+        Effect::SendMessage { text, .. } => format!("tell {text}"),
         Effect::RollBack {
             iteration,
             again: false,

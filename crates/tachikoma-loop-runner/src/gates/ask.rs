@@ -187,7 +187,7 @@ async fn ask_one(
         working_dir: scene.working_dir.clone(),
         input: serde_json::to_vec(&scene.context).unwrap_or_default(),
         limit: Limit::new(SCRIPT_TIMEOUT),
-        said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
+        output: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
     };
     let ended = shell.run(job, &mut orders).await;
     shell.close().await;
@@ -207,7 +207,7 @@ fn verdict(ended: Ended) -> ScriptVerdict {
         (_, failure) => ScriptVerdict::Unclear {
             problem: failure.map_or_else(
                 || "it ended without an answer".to_owned(),
-                |failure| failure.words(SCRIPT_TIMEOUT),
+                |failure| failure.describe(SCRIPT_TIMEOUT),
             ),
         },
     }

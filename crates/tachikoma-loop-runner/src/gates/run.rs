@@ -54,8 +54,8 @@ impl GateRun {
             let job = self.job(*place, gate);
             let ended = self.shell.run(job, &mut orders).await;
             let timeout = gate.timeout.get();
-            let error = ended.failure.map(|failure| failure.words(timeout));
-            let (tail, file) = ended.said.close();
+            let error = ended.failure.map(|failure| failure.describe(timeout));
+            let (tail, file) = ended.output.close();
             let file = file.ok().flatten();
             left.push((gate.clone(), since, file.clone()));
             results.push(GateResult {
@@ -104,7 +104,7 @@ impl GateRun {
             working_dir: self.scene.working_dir.clone(),
             input: Vec::new(),
             limit: Limit::new(gate.timeout.get()),
-            said: CommandOutput::whole(
+            output: CommandOutput::whole(
                 OUTPUT_BYTES_MAX,
                 file.labelled(&gate.name).kept_in(&self.history.encryption),
             ),

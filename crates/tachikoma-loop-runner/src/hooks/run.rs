@@ -22,7 +22,7 @@ use tachikoma_core::error_chain as chain;
 const OUTPUT_BYTES_MAX: usize = 4096;
 
 /// Maximum size of a hook's output that is searched for values to store.
-const HEARD_BYTES_MAX: usize = 64 << 10;
+const CUSTOM_OUTPUT_BYTES_MAX: usize = 64 << 10;
 
 /// The exit code with which a hook stops the loop.
 const STOP: Exit = Exit::Code(125);
@@ -74,16 +74,16 @@ async fn run_all(
         };
         let by_itself = matches!(ended.failure, Some(Failure::Failed(_)));
         let stop = ended.exit == Some(STOP) && by_itself;
-        let error = ended.failure.map(|failure| failure.words(hook.timeout));
+        let error = ended.failure.map(|failure| failure.describe(hook.timeout));
         let failed = error.is_some();
-        let cut = ended.said.tail.is_cut();
-        let said = ended.said.tail.text();
+        let cut = ended.output.tail.is_cut();
+        let text = ended.output.tail.text();
         // Values to store are read from the whole output, because they may be longer than the recorded part.
-        let custom = said.as_deref().map(custom_values).unwrap_or_default();
-        // Truncated output begins with a line that says how much is missing. The next line is the end of a line that was cut.
-        let torn = said.as_deref().and_then(|said| said.lines().nth(1));
+        let custom = text.as_deref().map(custom_values).unwrap_or_default();
+        // The first line of truncated output says how much is missing. The second line is the rest of a truncated line.
+        let torn = text.as_deref().and_then(|text| text.lines().nth(1));
         let unread = cut && custom.is_empty() && torn.is_some_and(|it| it.trim().ends_with('}'));
-        let output = said.map(|said| end_of(&said));
+        let output = text.map(|text| end_of(&text));
         results.push(HookResult {
             name: hook.name,
             duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -104,12 +104,12 @@ async fn run_all(
 }
 
 /// Returns the values that a hook wants to store: the last line that is a JSON object with `custom`.
-fn custom_values(said: &str) -> BTreeMap<String, serde_json::Value> {
+fn custom_values(output: &str) -> BTreeMap<String, serde_json::Value> {
     #[derive(Deserialize)]
     struct Wanted {
         custom: BTreeMap<String, serde_json::Value>,
     }
-    let lines = said.lines().rev().map(str::trim);
+    let lines = output.lines().rev().map(str::trim);
     let objects = lines.filter(|line| line.starts_with('{'));
     let mut wanted = objects.filter_map(|line| serde_json::from_str::<Wanted>(line).ok());
     wanted.next().map_or_else(BTreeMap::new, |wanted| {
@@ -119,9 +119,9 @@ fn custom_values(said: &str) -> BTreeMap<String, serde_json::Value> {
 }
 
 /// Returns the recorded end of the output.
-fn end_of(said: &str) -> String {
+fn end_of(output: &str) -> String {
     let mut tail = CommandOutput::tail_only(OUTPUT_BYTES_MAX).tail;
-    tail.push(said.as_bytes());
+    tail.push(output.as_bytes());
     tail.text().unwrap_or_default()
 }
 
@@ -134,7 +134,7 @@ fn job(command: &str, event: &HookEvent, limit: Limit) -> serde_json::Result<Job
         working_dir: event.working_dir.clone(),
         input: serde_json::to_vec(event)?,
         limit,
-        said: CommandOutput::tail_only(HEARD_BYTES_MAX),
+        output: CommandOutput::tail_only(CUSTOM_OUTPUT_BYTES_MAX),
     })
 }
 
@@ -144,7 +144,7 @@ fn failed(error: impl fmt::Display) -> Ended {
 
 fn ended(failure: Option<Failure>) -> Ended {
     Ended {
-        said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
+        output: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
         last_words: None,
         exit: None,
         canceled: matches!(failure, Some(Failure::Canceled)),
@@ -195,7 +195,7 @@ async fn call(
             returned = &mut task.0 => return match returned {
                 Ok(Ok(text)) => {
                     let mut ended = ended(None);
-                    ended.said.push(text.unwrap_or_default().as_bytes());
+                    ended.output.push(text.unwrap_or_default().as_bytes());
                     ended
                 }
                 Ok(Err(error)) => failed(error),

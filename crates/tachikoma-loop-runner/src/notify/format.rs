@@ -216,7 +216,7 @@ fn job(program: OsString, args: Vec<OsString>, message: &Message) -> Job {
         working_dir: message.event.working_dir.clone(),
         input: Vec::new(),
         limit: Limit::new(PROGRAM_TIMEOUT),
-        said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
+        output: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
     }
 }
 

@@ -134,8 +134,8 @@ impl Features {
                 let message = Message::Aside(&advice::wrap_up(percent));
                 self.session.say(context, generation, &message, queue);
             }
-            Effect::SendMessage { generation, words } => {
-                let message = Message::Aside(&advice::from_operator(&words));
+            Effect::SendMessage { generation, text } => {
+                let message = Message::Aside(&advice::from_operator(&text));
                 self.session.say(context, generation, &message, queue);
             }
             Effect::RollBack { iteration, again } => {

@@ -20,7 +20,7 @@ const BACKGROUND_MAX: usize = 32;
 pub(super) struct HookRunner {
     pub registry: Registry,
     /// Blocking hooks that are running or being canceled.
-    framing: Option<HookRun>,
+    blocking: Option<HookRun>,
     /// The hooks that run in the background, for one point at a time.
     background: Option<HookRun>,
     waiting: VecDeque<HookEvent>,
@@ -31,7 +31,7 @@ pub(super) struct HookRunner {
 /// Hooks that have ended.
 #[derive(Debug)]
 pub(super) enum HooksEnded {
-    Framing(Result<Vec<HookResult>, String>),
+    Blocking(Result<Vec<HookResult>, String>),
     Background(Result<Vec<HookResult>, String>),
 }
 
@@ -46,8 +46,8 @@ impl HookRunner {
     ) {
         let event = HookEvent::new(point, reason, context.state, &context.config.working_dir);
         if point.kind() != HookKind::Background {
-            let before = self.framing.take();
-            self.framing = Some(self.begin(context, event, before));
+            let before = self.blocking.take();
+            self.blocking = Some(self.begin(context, event, before));
             return;
         }
         if self.waiting.len() < BACKGROUND_MAX {
@@ -65,8 +65,8 @@ impl HookRunner {
 
     fn begin(&self, context: Context<'_>, event: HookEvent, before: Option<HookRun>) -> HookRun {
         let kind = match event.point.kind() {
-            HookKind::Blocking | HookKind::Reboot => Hooks::Framing,
-            HookKind::Background => Hooks::Beside,
+            HookKind::Blocking | HookKind::Reboot => Hooks::Blocking,
+            HookKind::Background => Hooks::Background,
         };
         let hooks = self.registry.planned(event.point, &context.config.settings);
         let shell = context.shell().of_hooks(context.handle.family(), kind);
@@ -88,7 +88,7 @@ impl HookRunner {
     pub async fn next_event(&mut self) -> HooksEnded {
         tokio::select! {
             biased;
-            result = ended(&mut self.framing) => HooksEnded::Framing(result),
+            result = ended(&mut self.blocking) => HooksEnded::Blocking(result),
             result = ended(&mut self.background) => HooksEnded::Background(result),
         }
     }
@@ -96,7 +96,7 @@ impl HookRunner {
     /// Returns the input that reports ended hooks to the core, and starts the next background hooks.
     pub fn ended(&mut self, context: Context<'_>, event: HooksEnded) -> Option<Input> {
         let (point, result) = match event {
-            HooksEnded::Framing(result) => (self.framing.take()?.point, result),
+            HooksEnded::Blocking(result) => (self.blocking.take()?.point, result),
             HooksEnded::Background(result) => {
                 let point = self.background.take()?.point;
                 self.start_background(context);
@@ -116,7 +116,7 @@ impl HookRunner {
 
     /// Cancels hooks that the loop no longer waits for, because of their timeout or the end of the loop.
     pub fn cancel_outdated(&self, state: &State) {
-        if let Some(run) = &self.framing
+        if let Some(run) = &self.blocking
             && awaited_point(state) != Some(run.point)
         {
             run.task.cancel();
@@ -125,7 +125,7 @@ impl HookRunner {
 
     /// Cancels all hooks.
     pub fn cancel(&self) {
-        for run in self.framing.iter().chain(&self.background) {
+        for run in self.blocking.iter().chain(&self.background) {
             run.task.cancel();
         }
     }
@@ -137,7 +137,7 @@ impl HookRunner {
             let (stopped, _) = oneshot::channel();
             run.task.suspend(stopped);
         }
-        match &self.framing {
+        match &self.blocking {
             Some(run) => {
                 run.task.suspend(done);
                 None
@@ -148,7 +148,7 @@ impl HookRunner {
 
     /// Continues suspended hooks.
     pub fn resume(&self) {
-        for run in self.framing.iter().chain(&self.background) {
+        for run in self.blocking.iter().chain(&self.background) {
             run.task.resume();
         }
     }
@@ -157,7 +157,7 @@ impl HookRunner {
     pub async fn shutdown(&mut self) {
         self.waiting.clear();
         let runs = self
-            .framing
+            .blocking
             .take()
             .into_iter()
             .chain(self.background.take());

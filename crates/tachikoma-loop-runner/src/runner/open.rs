@@ -299,27 +299,27 @@ fn reencrypt(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, St
         locked,
         odd,
     } = reencrypted;
-    let mut said = Vec::new();
+    let mut problems = Vec::new();
     if done > 0 {
-        said.push(format!(
+        problems.push(format!(
             "{done} files of loops here were rewritten: they are {now}"
         ));
     }
     if salvaged > 0 {
-        said.push(format!(
+        problems.push(format!(
             "{salvaged} damaged files could be decrypted in part: the readable part was rewritten, and the originals are in .ralph/quarantine/, for \
              which the old key is needed"
         ));
     }
     if odd > 0 {
-        said.push(format!("{odd} backups are damaged, and stay as they are"));
+        problems.push(format!("{odd} backups are damaged, and stay as they are"));
     }
     if locked > 0 {
-        said.push(format!(
+        problems.push(format!(
             "{locked} files of loops here are encrypted to keys that are not here, and stay so"
         ));
     }
-    Ok((!said.is_empty()).then(|| warning_input(said.join("; "))))
+    Ok((!problems.is_empty()).then(|| warning_input(problems.join("; "))))
 }
 
 /// Checks that the OpenCode server of the loop could be started.

@@ -27,7 +27,7 @@ pub(super) fn input(
         // A stop by a blocking hook: the loop waits for the hook, so the stop is recorded and takes effect after the hook.
         ControlRequest::Command {
             command: LoopCommand::Stop(Urgency::Graceful),
-        } if caller == CallerRole::Hook(Hooks::Framing) => OperatorRequest::StopAfterHooks,
+        } if caller == CallerRole::Hook(Hooks::Blocking) => OperatorRequest::StopAfterHooks,
         ControlRequest::Command { command } => return Ok(Input::Command { ticket, command }),
         ControlRequest::Set { key, value } => {
             return Ok(Input::CustomSet { ticket, key, value });
@@ -72,8 +72,8 @@ fn store_prompt(context: Context<'_>, path: &Path) -> Result<EditedPrompt, Strin
     let source = PromptSource::File {
         path: path.to_owned(),
     };
-    let words = prompt::read(&source, &context.config.working_dir);
-    let words = words.map_err(|error| chain(&error))?;
-    prompts::write(&context.loop_dir(), &words, &context.config.encryption)
+    let text = prompt::read(&source, &context.config.working_dir);
+    let text = text.map_err(|error| chain(&error))?;
+    prompts::write(&context.loop_dir(), &text, &context.config.encryption)
         .map_err(|error| chain(&error))
 }

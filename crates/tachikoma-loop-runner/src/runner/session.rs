@@ -423,7 +423,7 @@ impl Session {
                 claimed,
                 stop_pattern,
                 leftovers,
-                problem: context.agent.problem_of_words(&output.last_words),
+                problem: context.agent.problem_of_output(&output.last_words),
                 last_words: Some(output.last_words).filter(|words| !words.is_empty()),
             },
         });

@@ -44,13 +44,13 @@ pub(crate) struct Job {
     pub input: Vec<u8>,
     pub limit: Limit,
     /// Collects the output of the command.
-    pub said: CommandOutput,
+    pub output: CommandOutput,
 }
 
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub said: CommandOutput,
+    pub output: CommandOutput,
     /// The last line of the command's output, which usually says why it failed; `None` without output.
     pub last_words: Option<String>,
     /// How the process of the command ended; `None` if its end was not reported.
@@ -70,7 +70,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Returns the error message. `limit` is the timeout of the command.
-    pub fn words(self, limit: Duration) -> String {
+    pub fn describe(self, limit: Duration) -> String {
         match self {
             Self::TimedOut => {
                 let limit = humantime::format_duration(limit);
@@ -136,9 +136,9 @@ impl Shell {
             working_dir,
             input,
             limit,
-            said,
+            output,
         } = job;
-        let mut child = Child::new(said, limit);
+        let mut child = Child::new(output, limit);
         match self.start(program, args, env, working_dir, &input) {
             Ok(pipe) => child.pipe = Some(pipe),
             Err(reason) => return child.ended(format!("it cannot be started: {reason}"), false),
@@ -156,7 +156,7 @@ impl Shell {
     ) -> Result<Receiver, String> {
         let text = |error: io::Error| error.to_string();
         let stdin = input(text_in).map_err(text)?;
-        let (said, stdout) = output().map_err(text)?;
+        let (reader, stdout) = output().map_err(text)?;
         let stderr = stdout.try_clone().map_err(text)?;
         self.number += 1;
         let spawn = Spawn {
@@ -180,7 +180,7 @@ impl Shell {
             .as_mut()
             .ok_or("the guard process of this command has ended")?;
         guard.spawn(spawn).map_err(text)?;
-        Ok(said)
+        Ok(reader)
     }
 
     /// Ends the guard and all processes that commands left.
@@ -207,7 +207,7 @@ impl Drop for Shell {
 struct Child {
     /// The pipe with the command's output; `None` after the output has ended.
     pipe: Option<Receiver>,
-    said: CommandOutput,
+    output: CommandOutput,
     /// The last line of the command's output; `None` until the command has ended.
     last_words: Option<String>,
     limit: Limit,
@@ -217,10 +217,10 @@ struct Child {
 }
 
 impl Child {
-    fn new(said: CommandOutput, limit: Limit) -> Self {
+    fn new(output: CommandOutput, limit: Limit) -> Self {
         Self {
             pipe: None,
-            said,
+            output,
             last_words: None,
             limit,
             failure: None,
@@ -262,7 +262,7 @@ impl Child {
                 news = guard.next() => match news {
                     GuardReport::Exited { generation, exit, leftovers, leftovers_unnamed } if generation == number => {
                         self.drain().await;
-                        self.last_words = self.said.tail.last_line();
+                        self.last_words = self.output.tail.last_line();
                         self.note(&leftovers, leftovers_unnamed);
                         return self.exited(exit, canceled);
                     }
@@ -275,7 +275,7 @@ impl Child {
                     }
                     GuardReport::Spawned { .. } | GuardReport::Exited { .. } | GuardReport::SpawnFailed { .. } => {}
                 },
-                () = hear(&mut self.pipe, &mut self.said) => {}
+                () = read_output(&mut self.pipe, &mut self.output) => {}
                 () = self.limit.over(), if self.signal.is_none() => {
                     self.failure.get_or_insert(Failure::TimedOut);
                     self.climb(guard, number);
@@ -307,7 +307,7 @@ impl Child {
     async fn drain(&mut self) {
         let drained = async {
             while self.pipe.is_some() {
-                hear(&mut self.pipe, &mut self.said).await;
+                read_output(&mut self.pipe, &mut self.output).await;
             }
         };
         // A process outside the guard may hold the pipe open, so the wait is limited.
@@ -323,20 +323,20 @@ impl Child {
             names += &format!(", {unnamed} more");
         }
         let note = format!("[what it left running was ended: {names}]\n");
-        self.said.push(note.as_bytes());
+        self.output.push(note.as_bytes());
     }
 
     fn exited(self, exit: Exit, canceled: bool) -> Ended {
         let failed = exit != Exit::Code(0);
         let why = || match &self.last_words {
-            Some(words) => format!("{exit}: {words}"),
+            Some(line) => format!("{exit}: {line}"),
             None => exit.to_string(),
         };
         let failure = self
             .failure
             .or_else(|| failed.then(|| Failure::Failed(why())));
         Ended {
-            said: self.said,
+            output: self.output,
             last_words: self.last_words,
             exit: Some(exit),
             failure,
@@ -346,7 +346,7 @@ impl Child {
 
     fn ended(self, error: String, canceled: bool) -> Ended {
         Ended {
-            said: self.said,
+            output: self.output,
             last_words: self.last_words,
             exit: None,
             failure: Some(Failure::Failed(error)),
@@ -356,7 +356,7 @@ impl Child {
 }
 
 /// Reads a part of the output. Cancel-safe.
-async fn hear(from: &mut Option<Receiver>, said: &mut CommandOutput) {
+async fn read_output(from: &mut Option<Receiver>, output: &mut CommandOutput) {
     let Some(pipe) = from else {
         return std::future::pending().await;
     };
@@ -364,7 +364,7 @@ async fn hear(from: &mut Option<Receiver>, said: &mut CommandOutput) {
     let mut chunk = [0; CHUNK_BYTES];
     match ready.and_then(|()| pipe.try_read(&mut chunk)) {
         Ok(0) => *from = None,
-        Ok(read) => said.push(chunk.get(..read).unwrap_or_default()),
+        Ok(read) => output.push(chunk.get(..read).unwrap_or_default()),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         Err(_) => *from = None,
     }

@@ -35,7 +35,7 @@ pub(super) fn matching(patterns: &[Regex], text: &str, prompt: &str) -> Option<S
     if patterns.is_empty() {
         return None;
     }
-    let own = own_words(text, prompt);
+    let own = own_text(text, prompt);
     let asked: HashSet<&str> = lines(prompt).collect();
     let says = |pattern: &&Regex| {
         let mut found = pattern.find_iter(&own);
@@ -46,29 +46,29 @@ pub(super) fn matching(patterns: &[Regex], text: &str, prompt: &str) -> Option<S
 }
 
 /// Removes quotations and passages of the prompt. A passage is two or more lines that also follow each other in the prompt.
-fn own_words(text: &str, prompt: &str) -> String {
+fn own_text(text: &str, prompt: &str) -> String {
     let asked: Vec<&str> = lines(prompt).collect();
     let pairs: HashSet<(&str, &str)> = asked
         .iter()
         .copied()
         .zip(asked.iter().copied().skip(1))
         .collect();
-    let said: Vec<&str> = text.lines().collect();
-    let spoken: Vec<(usize, &str)> = said
+    let lines_of_text: Vec<&str> = text.lines().collect();
+    let filled_lines: Vec<(usize, &str)> = lines_of_text
         .iter()
         .enumerate()
         .map(|(at, line)| (at, line.trim()))
         .filter(|(_, line)| !line.is_empty())
         .collect();
     let mut left_out = HashSet::new();
-    for pair in spoken.windows(2) {
+    for pair in filled_lines.windows(2) {
         if let [(first, above), (second, below)] = pair
             && pairs.contains(&(above, below))
         {
             left_out.extend([*first, *second]);
         }
     }
-    let own = said
+    let own = lines_of_text
         .iter()
         .enumerate()
         .filter(|(at, line)| !left_out.contains(at) && !line.trim_start().starts_with('>'));
