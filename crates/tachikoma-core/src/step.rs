@@ -35,7 +35,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
     let now = now.max(state.time);
     let before = ExpectedNumbers::of(state);
     let given = input.clone();
-    let mut turn = Stepper {
+    let mut stepper = Stepper {
         policy,
         state,
         now,
@@ -43,51 +43,53 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         step: Step::default(),
     };
     match input {
-        Input::Start { launch, runner } => turn.start(launch, runner),
-        Input::Wake => turn.wake(),
-        Input::Command { ticket, command } => turn.command(ticket, command),
-        Input::Shutdown { signal, urgency } => turn.shutdown(signal, urgency),
-        Input::Decline { signal } => turn.end_at_once(Outcome::Signal { signal }),
-        Input::Broken { reason } => turn.end_at_once(Outcome::Error { reason }),
-        Input::Suspended { duration } => turn.suspended(duration),
+        Input::Start { launch, runner } => stepper.start(launch, runner),
+        Input::Wake => stepper.wake(),
+        Input::Command { ticket, command } => stepper.command(ticket, command),
+        Input::Shutdown { signal, urgency } => stepper.shutdown(signal, urgency),
+        Input::Decline { signal } => stepper.end_at_once(Outcome::Signal { signal }),
+        Input::Broken { reason } => stepper.end_at_once(Outcome::Error { reason }),
+        Input::Suspended { duration } => stepper.suspended(duration),
         // Events of an earlier launch are dropped.
         Input::Agent { generation, event } => {
-            let agent = turn.state.agent;
+            let agent = stepper.state.agent;
             if agent.is_some_and(|agent| agent.generation == generation) {
-                turn.agent_event(event);
+                stepper.agent_event(event);
             }
         }
-        Input::HooksRan { point, results } => turn.hooks_ran(point, results),
+        Input::HooksRan { point, results } => stepper.hooks_ran(point, results),
         Input::SnapshotTaken {
             iteration,
             commit,
             uncommitted,
-        } => turn.snapshot_taken(iteration, commit, uncommitted),
-        Input::AutocommitFinished { number, result } => turn.autocommit_finished(number, result),
-        Input::ConditionsAnswered { number, answers } => turn.conditions_answered(number, answers),
+        } => stepper.snapshot_taken(iteration, commit, uncommitted),
+        Input::AutocommitFinished { number, result } => stepper.autocommit_finished(number, result),
+        Input::ConditionsAnswered { number, answers } => {
+            stepper.conditions_answered(number, answers);
+        }
         Input::GatesRan {
             number,
             results,
             tests,
-        } => turn.gates_ran(number, results, tests),
-        Input::CompletionClaimed { ticket, reason } => turn.completion_claimed(ticket, reason),
+        } => stepper.gates_ran(number, results, tests),
+        Input::CompletionClaimed { ticket, reason } => stepper.completion_claimed(ticket, reason),
         Input::Note {
             ticket,
             text,
             tell,
             operator,
-        } => turn.note(ticket, &text, tell, operator),
-        Input::OperatorRequest { ticket, request } => turn.operator_request(ticket, request),
-        Input::RolledBack { iteration, result } => turn.rolled_back(iteration, result),
-        Input::CustomSet { ticket, key, value } => turn.set_custom(ticket, key, value),
-        Input::Warning { warning } => turn.record(LoopEvent::Warned { warning }),
-        Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
+        } => stepper.note(ticket, &text, tell, operator),
+        Input::OperatorRequest { ticket, request } => stepper.operator_request(ticket, request),
+        Input::RolledBack { iteration, result } => stepper.rolled_back(iteration, result),
+        Input::CustomSet { ticket, key, value } => stepper.set_custom(ticket, key, value),
+        Input::Warning { warning } => stepper.record(LoopEvent::Warned { warning }),
+        Input::DiskWasFull { duration } => stepper.record(LoopEvent::DiskWasFull {
             duration_ms: millis(duration),
         }),
-        Input::Incident(incident) => turn.record(LoopEvent::Incident(incident)),
-        Input::Repaired { what, how } => turn.record(LoopEvent::Repaired { what, how }),
+        Input::Incident(incident) => stepper.record(LoopEvent::Incident(incident)),
+        Input::Repaired { what, how } => stepper.record(LoopEvent::Repaired { what, how }),
     }
-    let mut made = turn.step;
+    let mut made = stepper.step;
     let events: Vec<&LoopEvent> = made.records.iter().map(|record| &record.event).collect();
     if !events.is_empty() {
         let input = RecordedInput::new(given, before, &events);

@@ -366,7 +366,7 @@ impl LoopConfig {
     }
 
     /// Returns the rules for commits, or for surveys of the work tree if there is no repository.
-    pub(crate) fn keep_rules(&self, repository: bool) -> AutocommitRules {
+    pub(crate) fn autocommit_rules(&self, repository: bool) -> AutocommitRules {
         let git = &self.settings.git;
         AutocommitRules {
             repository,
@@ -379,7 +379,7 @@ impl LoopConfig {
     /// Returns the rules of the loop for an agent. `repository` says whether the working directory is in a git repository.
     pub(crate) fn policy_in(&self, agent: &Agent, repository: bool) -> Policy {
         let mut policy = self.policy(agent);
-        set_keep_rules(&mut policy, Some(self.keep_rules(repository)));
+        set_autocommit_rules(&mut policy, Some(self.autocommit_rules(repository)));
         policy
     }
 
@@ -545,7 +545,7 @@ impl LoopConfig {
 }
 
 /// Sets the rules for commits. The launch timeout is longer then, because a launch waits for the git snapshot before it.
-pub(crate) fn set_keep_rules(policy: &mut Policy, rules: Option<AutocommitRules>) {
+pub(crate) fn set_autocommit_rules(policy: &mut Policy, rules: Option<AutocommitRules>) {
     let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
     policy.timeouts.launch = Timeouts::default().launch + waits;
     policy.autocommit = rules;

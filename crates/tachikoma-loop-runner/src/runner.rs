@@ -38,7 +38,7 @@ use tachikoma_fs::quarantine;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::config::{LoopConfig, set_keep_rules};
+use crate::config::{LoopConfig, set_autocommit_rules};
 use crate::handle::{LoopHandle, SettingsReader};
 use crate::hooks::{PlannedHook, RebootHook, RegisterError};
 use crate::process::names_of;
@@ -260,7 +260,10 @@ impl LoopRunner {
         let containment = session
             .guard()
             .map_or("none".to_owned(), |guard| guard.containment().to_string());
-        set_keep_rules(&mut actor.policy, Some(actor.config.keep_rules(repository)));
+        set_autocommit_rules(
+            &mut actor.policy,
+            Some(actor.config.autocommit_rules(repository)),
+        );
         let (context, features, queue, _) = actor.parts();
         if !features.autocommit.start(context, queue) {
             actor.policy.autocommit = None;

@@ -24,7 +24,7 @@ pub fn step(
     input: ServerInput,
 ) -> ServerStep {
     let now = now.max(state.time);
-    let mut turn = Stepper {
+    let mut stepper = Stepper {
         policy,
         state,
         now,
@@ -40,46 +40,46 @@ pub fn step(
     | ServerInput::Boundary { generation }
     | ServerInput::Released { generation }
     | ServerInput::Exited { generation, .. } = input
-        && !(turn.state.generation == generation && turn.state.phase.is_live())
+        && !(stepper.state.generation == generation && stepper.state.phase.is_live())
     {
-        return turn.step;
+        return stepper.step;
     }
     match input {
-        ServerInput::Supervise { pid, by } => turn.supervise(pid, by),
-        ServerInput::Reloaded => turn.reloaded(),
-        ServerInput::Wake => turn.wake(),
-        ServerInput::Spawned { generation, pid } => turn.spawned(generation, pid),
-        ServerInput::NotStarted { why, .. } => turn.lost(ServerEnd::NotStarted { why }),
-        ServerInput::Listening { generation } => turn.listening(generation),
+        ServerInput::Supervise { pid, by } => stepper.supervise(pid, by),
+        ServerInput::Reloaded => stepper.reloaded(),
+        ServerInput::Wake => stepper.wake(),
+        ServerInput::Spawned { generation, pid } => stepper.spawned(generation, pid),
+        ServerInput::NotStarted { why, .. } => stepper.lost(ServerEnd::NotStarted { why }),
+        ServerInput::Listening { generation } => stepper.listening(generation),
         ServerInput::Answered {
             generation,
             answered,
-        } => turn.answered(generation, answered),
+        } => stepper.answered(generation, answered),
         ServerInput::Measured {
             generation,
             rss_bytes,
-        } => turn.measured(generation, rss_bytes),
-        ServerInput::Boundary { .. } => turn.boundary(),
-        ServerInput::Released { .. } => turn.released(),
+        } => stepper.measured(generation, rss_bytes),
+        ServerInput::Boundary { .. } => stepper.boundary(),
+        ServerInput::Released { .. } => stepper.released(),
         ServerInput::Exited {
             exit, leftovers, ..
         } => {
-            let end = ServerEnd::of(exit, turn.state.phase.purpose());
-            turn.stopped(end, leftovers);
+            let end = ServerEnd::of(exit, stepper.state.phase.purpose());
+            stepper.stopped(end, leftovers);
         }
         ServerInput::GuardLost => {
-            if turn.state.phase.is_live() {
-                turn.lost(ServerEnd::LostWithGuard);
+            if stepper.state.phase.is_live() {
+                stepper.lost(ServerEnd::LostWithGuard);
             }
         }
-        ServerInput::Stop { ticket } => turn.stop(ticket),
-        ServerInput::Restart { ticket } => turn.restart(ticket),
+        ServerInput::Stop { ticket } => stepper.stop(ticket),
+        ServerInput::Restart { ticket } => stepper.restart(ticket),
         ServerInput::Refused { request, pid } => {
-            turn.record(ServerEvent::AccessRefused { request, pid });
+            stepper.record(ServerEvent::AccessRefused { request, pid });
         }
-        ServerInput::Suspended { duration } => turn.suspended(duration),
+        ServerInput::Suspended { duration } => stepper.suspended(duration),
     }
-    turn.step
+    stepper.step
 }
 
 /// State of one call of [`step`].

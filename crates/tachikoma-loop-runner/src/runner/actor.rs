@@ -20,7 +20,7 @@ use super::maintenance::{MaintenanceEvent, backup_failed};
 use super::storage::Storage;
 use super::{backup_schedule, disk_full, snapshots};
 use crate::clock::{self, Clock};
-use crate::config::{LoopConfig, set_keep_rules};
+use crate::config::{LoopConfig, set_autocommit_rules};
 use crate::handle::{Channels, LoopHandle, LoopRequest};
 use crate::hooks::{PlannedHook, RegisterError};
 use crate::notice::Notice;
@@ -264,7 +264,7 @@ impl Actor {
     async fn git_reply(&mut self, reply: GitReply) -> Result<Option<Input>, Abort> {
         Ok(match reply {
             GitReply::NoRepository(why) => {
-                self.policy.autocommit = Some(self.config.keep_rules(false));
+                self.policy.autocommit = Some(self.config.autocommit_rules(false));
                 Some(autocommit::no_repository(&why))
             }
             GitReply::NoChangeDetection(why) => {
@@ -356,9 +356,9 @@ impl Actor {
         }
         let settings = &self.config.settings;
         let keep = self.policy.autocommit;
-        let keep = keep.map(|keep| self.config.keep_rules(keep.repository));
+        let keep = keep.map(|keep| self.config.autocommit_rules(keep.repository));
         self.policy = self.config.policy(&self.agent);
-        set_keep_rules(&mut self.policy, keep);
+        set_autocommit_rules(&mut self.policy, keep);
         let hooks = &self.features.hooks.registry;
         self.policy.hooks = hooks.limits(settings);
         self.policy.reboot.hooks_before = hooks.limit(HookPoint::BeforeReboot, settings);

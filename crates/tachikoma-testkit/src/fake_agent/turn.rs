@@ -118,7 +118,8 @@ impl Agent {
                 self.print(events::stream_event(&event.data, message_id))?;
             }
             match event.name {
-                "content_block_delta" => self.pause(pause)?,
+                // An answer without delays is printed as a whole: an interrupt does not end it in the middle, so its usage is always reported.
+                "content_block_delta" if !pause.is_zero() => self.pause(pause)?,
                 "content_block_stop" => {
                     if let Some(block) = blocks.next() {
                         let model = self.model.clone();
