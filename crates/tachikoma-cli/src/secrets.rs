@@ -54,19 +54,19 @@ pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
 
 /// Removes the passphrase of the state from the environment, and keeps its value in memory.
 pub fn remove_passphrase() -> Result<(), Failure> {
-    remove_all_but_passphrase(&[PASSPHRASE_VARIABLE.into()])
+    remove_except_passphrase_value(&[PASSPHRASE_VARIABLE.into()])
 }
 
 /// Removes variables from the environment. Only the value of the passphrase is kept.
-pub fn remove_all_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
+pub fn remove_except_passphrase_value(names: &[OsString]) -> Result<(), Failure> {
     let passphrase = value(PASSPHRASE_VARIABLE);
     let needed = passphrase.map(|value| (PASSPHRASE_VARIABLE.to_owned(), value));
-    remove_unneeded(names, &needed.into_iter().collect())
+    remove_from_environment(names, &needed.into_iter().collect())
 }
 
 /// Removes variables from the environment: executes this program again, with the same arguments in the same process, and passes the
 /// needed values to it. Returns only if none of the variables is in the environment.
-pub fn remove_unneeded(
+pub fn remove_from_environment(
     names: &[OsString],
     needed: &BTreeMap<String, Secret>,
 ) -> Result<(), Failure> {

@@ -396,7 +396,7 @@ impl Workspace {
             |_| vec![PASSPHRASE_VARIABLE.into()],
             |loaded| secrets::secret_names(&loaded.settings),
         );
-        secrets::remove_all_but_passphrase(&names)
+        secrets::remove_except_passphrase_value(&names)
     }
 
     /// Returns the `PATH` variable; `None` if it is not set.

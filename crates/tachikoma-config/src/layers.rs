@@ -177,7 +177,7 @@ impl Layers {
     /// Adds one value as text. The text is parsed as TOML if the result fits the key, and used as a string otherwise. `key` is dotted.
     pub fn set_text(&mut self, key: &str, text: &str, origin: Origin) {
         let origin = move |_: &str| origin.clone();
-        self.layer(&origin).invalid(&Key::dotted(key), text);
+        self.layer(&origin).text_value(&Key::dotted(key), text);
     }
 
     /// Merges the layers into settings.
@@ -200,7 +200,7 @@ impl Layers {
                     return Ok(loaded);
                 }
             }
-            // Every value was checked alone. If the values are invalid together, this is reported as a problem and does not panic.
+            // Every value was checked alone. If the values are text_value together, this is reported as a problem and does not panic.
             Err(finding) => problems.push(finding_at(Origin::Default, finding)),
         }
         Err(SettingsError { problems })
@@ -335,10 +335,10 @@ impl Layer<'_> {
         let Ok(text) = value.into_string() else {
             return self.problem(&key.to_string(), format!("`{key}` must be UTF-8"), None);
         };
-        self.invalid(&key, &text);
+        self.text_value(&key, &text);
     }
 
-    fn invalid(&mut self, key: &Key, text: &str) {
+    fn text_value(&mut self, key: &Key, text: &str) {
         let meant = keys::canonical(key);
         let string = Value::String(text.to_owned());
         let fits = |value: &Value| decode::check(&meant, value).is_empty();

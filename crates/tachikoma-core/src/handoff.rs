@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 
 use crate::{FailedCall, ObjectivesSeen, State, short_commit};
 
+/// Maximum size in bytes of the text that the session writes. Notes, files and failures also have to fit into the hand-off.
+pub const HAND_OFF_BYTES_MAX: usize = 16 << 10;
+
 /// Maximum number of files that a hand-off names. Others are counted.
 const FILES_NAMED_MAX: usize = 20;
 

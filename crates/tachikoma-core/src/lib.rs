@@ -96,7 +96,9 @@ pub use epoch::Epoch;
 pub use error_chain::error_chain;
 pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
-pub use handoff::{LastSeen, WorkTree, checkpoint, checkpoint_now, handoff_due};
+pub use handoff::{
+    HAND_OFF_BYTES_MAX, LastSeen, WorkTree, checkpoint, checkpoint_now, handoff_due,
+};
 pub use hooking::{HookKind, HookPoint, HookResult, HooksEnd, HooksStart, PendingHooks};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use incident::Incident;

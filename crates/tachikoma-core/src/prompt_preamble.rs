@@ -83,26 +83,22 @@ fn completion_feedback(state: &State) -> String {
         return String::new();
     }
     let mut text = "# Why the work is not accepted as complete\n\n".to_owned();
-    if known.confirmed > 0 && !known.refused.is_empty() {
-        text.push_str(
-            "Completion was claimed, and there are no doubts about it. It has to be confirmed:\n\n",
-        );
-        for reason in &known.refused {
-            let _ = writeln!(text, "- {reason}");
-        }
-    } else if known.refused.is_empty() {
-        let _ = writeln!(
-            text,
-            "After iteration {} these gates failed. Fix the problems that they report.\n",
+    text.push_str(&match (known.refused.is_empty(), known.confirmed) {
+        (true, _) => format!(
+            "After iteration {} these gates failed. Fix the problems that they report.\n\n",
             known.gates_at
-        );
-    } else {
-        text.push_str(
-            "The claim that the whole work is complete was refused, for these reasons:\n\n",
-        );
-        for reason in &known.refused {
-            let _ = writeln!(text, "- {reason}");
+        ),
+        (false, 0) => {
+            "The claim that the whole work is complete was refused, for these reasons:\n\n"
+                .to_owned()
         }
+        (false, _) => {
+            "Completion was claimed, and there are no doubts about it. It has to be confirmed:\n\n"
+                .to_owned()
+        }
+    });
+    for reason in &known.refused {
+        let _ = writeln!(text, "- {reason}");
     }
     let tests = state.progress.tests.as_ref();
     if let Some(tests) = tests.filter(|tests| tests.iteration == known.gates_at) {

@@ -96,21 +96,21 @@ struct Entry {
 /// working directory.
 pub fn bound(working_dir: &Path) -> Option<String> {
     let dir = dir(working_dir);
-    let mut entries = entries(&dir);
+    let mut entries = list(&dir);
     let mut bytes = entries
         .iter()
-        .fold(0_u64, |sum, thing| sum.saturating_add(thing.bytes));
+        .fold(0_u64, |sum, entry| sum.saturating_add(entry.bytes));
     if entries.len() <= ENTRIES_MAX && bytes <= BYTES_MAX {
         return None;
     }
-    entries.sort_by_key(|thing| thing.came);
+    entries.sort_by_key(|entry| entry.came);
     let mut left = entries.len();
     let mut deleted = Vec::new();
-    for thing in entries {
+    for entry in entries {
         if left <= 1 || (left <= ENTRIES_MAX && bytes <= BYTES_MAX) {
             break;
         }
-        let path = dir.join(&thing.name);
+        let path = dir.join(&entry.name);
         let removed = if path.is_dir() && !path.is_symlink() {
             std::fs::remove_dir_all(&path)
         } else {
@@ -118,8 +118,8 @@ pub fn bound(working_dir: &Path) -> Option<String> {
         };
         if removed.is_ok() {
             left -= 1;
-            bytes = bytes.saturating_sub(thing.bytes);
-            deleted.push(thing.name);
+            bytes = bytes.saturating_sub(entry.bytes);
+            deleted.push(entry.name);
         }
     }
     if deleted.is_empty() {
@@ -137,12 +137,12 @@ pub fn bound(working_dir: &Path) -> Option<String> {
 }
 
 /// Lists the files that were moved to the quarantine, in no particular order.
-fn entries(dir: &Path) -> Vec<Entry> {
+fn list(dir: &Path) -> Vec<Entry> {
     if in_the_way(dir) {
         return Vec::new();
     }
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let thing = |entry: std::fs::DirEntry| {
+    let entry = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let number = number_of(&name)?;
         let there = std::fs::symlink_metadata(entry.path()).ok()?;
@@ -152,7 +152,7 @@ fn entries(dir: &Path) -> Vec<Entry> {
             name,
         })
     };
-    entries.filter_map(thing).collect()
+    entries.filter_map(entry).collect()
 }
 
 /// Returns the number at the end of a file name in quarantine, as 2 in `state.json.2`; `None` without a number.
@@ -238,16 +238,16 @@ mod tests {
 
     /// Creates a sparse file of the given size and moves it to the quarantine. Returns its path there.
     fn put(working_dir: &Path, bytes: u64) -> PathBuf {
-        let path = working_dir.join("thing");
+        let path = working_dir.join("entry");
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(bytes).unwrap();
         quarantine(working_dir, &path).unwrap().unwrap()
     }
 
     fn names(working_dir: &Path) -> Vec<u32> {
-        let mut numbers: Vec<_> = entries(&dir(working_dir))
+        let mut numbers: Vec<_> = list(&dir(working_dir))
             .iter()
-            .map(|thing| number_of(&thing.name).unwrap())
+            .map(|entry| number_of(&entry.name).unwrap())
             .collect();
         numbers.sort_unstable();
         numbers
@@ -263,11 +263,11 @@ mod tests {
         std::fs::write(dir(place.path()).join("of another tool"), "").unwrap();
         put(place.path(), 1);
         let said = bound(place.path()).unwrap();
-        assert!(said.ends_with("deleted: thing.1"), "{said}");
+        assert!(said.ends_with("deleted: entry.1"), "{said}");
         let left: Vec<u32> = (2..=101).collect();
         assert_eq!(names(place.path()), left);
         assert!(dir(place.path()).join("of another tool").exists());
-        assert!(put(place.path(), 1).ends_with("thing.102"));
+        assert!(put(place.path(), 1).ends_with("entry.102"));
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         assert!(said.ends_with("deleted: directory.1"), "{said}");
         put(place.path(), BYTES_MAX + 1);
         let said = bound(place.path()).unwrap();
-        assert!(said.ends_with("deleted: thing.1"), "{said}");
+        assert!(said.ends_with("deleted: entry.1"), "{said}");
         assert_eq!(names(place.path()), [2]);
         assert_eq!(bound(place.path()), None);
     }
@@ -295,7 +295,7 @@ mod tests {
         let ralph = place.path().join(RALPH_DIR);
         std::fs::create_dir(&ralph).unwrap();
         std::fs::write(ralph.join(NAME), "mine").unwrap();
-        assert!(put(place.path(), 1).ends_with("quarantine/thing.1"));
+        assert!(put(place.path(), 1).ends_with("quarantine/entry.1"));
         let moved = std::fs::read_to_string(ralph.join("quarantine.1"));
         assert_eq!(moved.unwrap(), "mine");
     }

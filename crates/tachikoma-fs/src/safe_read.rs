@@ -52,7 +52,7 @@ pub fn read_secret(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     check(&found)?;
     let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(not_a_regular_file(&format!(
+        return Err(rejected(&format!(
             "other users may access it (mode {mode:03o}); run `chmod 600 {}`",
             path.display()
         )));
@@ -68,24 +68,24 @@ pub fn read_all(source: impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = source.take(max + 1).read_to_end(&mut bytes)?;
     if read as u64 > max {
-        return Err(not_a_regular_file(&format!("it has more than {max} bytes")));
+        return Err(rejected(&format!("it has more than {max} bytes")));
     }
     Ok(bytes)
 }
 
 fn check(there: &std::fs::Metadata) -> io::Result<()> {
     if there.is_symlink() {
-        return Err(not_a_regular_file(
+        return Err(rejected(
             "it is a symbolic link, and those are not followed",
         ));
     }
     if !there.is_file() {
-        return Err(not_a_regular_file("it is not a regular file"));
+        return Err(rejected("it is not a regular file"));
     }
     Ok(())
 }
 
-fn not_a_regular_file(what: &str) -> io::Error {
+fn rejected(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 

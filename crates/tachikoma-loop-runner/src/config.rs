@@ -114,7 +114,7 @@ pub enum OpenCodeServer {
 pub enum AgentError {
     /// This version does not support the agent yet.
     #[error("agent `{0}` is not supported yet")]
-    NotBuilt(AgentName),
+    NotSupported(AgentName),
     /// The `command` agent has no program.
     #[error("agent `command` has no program")]
     NoProgram,
@@ -165,7 +165,7 @@ impl LoopConfig {
             AgentName::Claude => Ok(Agent::Claude(Box::new(self.claude_agent()))),
             AgentName::OpenCode => Ok(Agent::OpenCode(Box::new(self.opencode_agent()?))),
             name @ (AgentName::Codex | AgentName::Gemini | AgentName::Acp) => {
-                Err(AgentError::NotBuilt(name))
+                Err(AgentError::NotSupported(name))
             }
         }
     }

@@ -215,7 +215,8 @@ impl WorkLock {
                 self.write_signature()
                     .map_err(StoreError::io("write", &path))?;
                 return Ok(Some(
-                    "another program changed the file; the runner wrote it again".to_owned(),
+                    "the file did not have the signature of the runner; it was written again"
+                        .to_owned(),
                 ));
             }
             Ok(_) => "another file was at its path",

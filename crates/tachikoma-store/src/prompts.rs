@@ -56,7 +56,8 @@ pub fn read(dir: &Path, prompt: &EditedPrompt, encryption: &Encryption) -> io::R
     let bytes = encryption.read(&path, PROMPT_MAX_BYTES)?;
     if hash(&bytes) != prompt.hash {
         let path = path.display();
-        let what = format!("another program changed {path} after the operator wrote the prompt");
+        let what =
+            format!("the content of {path} does not match the prompt that the operator wrote");
         return Err(io::Error::other(what));
     }
     String::from_utf8(bytes).map_err(io::Error::other)

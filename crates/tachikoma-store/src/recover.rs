@@ -183,7 +183,7 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
             };
             found.troubles.push(format!(
                 "falling back to record {}: journal {} is damaged at line {line} ({what}); the records from \
-                 there on are lost, and a copy of the file is kept in {RALPH_DIR}/quarantine/",
+                 there on are lost to the loop, and kept in {RALPH_DIR}/quarantine/",
                 found.state.seq,
                 path.display()
             ));

@@ -8,7 +8,7 @@ const WINDOW_TOKENS: u64 = 200_000;
 /// Behavior of the fake agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Behaviour {
+pub struct Behavior {
     /// Size of the context window that the fake agent reports, in tokens.
     pub window: u64,
     /// How the first, second, ... process of the fake agent misbehaves.
@@ -17,7 +17,7 @@ pub struct Behaviour {
     pub always: Misbehavior,
 }
 
-impl Default for Behaviour {
+impl Default for Behavior {
     fn default() -> Self {
         Self {
             window: WINDOW_TOKENS,

@@ -18,7 +18,7 @@ mod turn;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-pub use crate::behavior::{Behaviour, Ignored, Misbehavior, WhileSilent};
+pub use crate::behavior::{Behavior, Ignored, Misbehavior, WhileSilent};
 
 /// Environment variable with the path of the scenario file.
 pub const SCENARIO_VAR: &str = "FAKE_AGENT_SCENARIO";

@@ -45,12 +45,12 @@ pub enum Misbehavior {
 pub struct S3 {
     dir: PathBuf,
     address: SocketAddr,
-    behaves: Arc<Mutex<Behaviour>>,
+    behaves: Arc<Mutex<Behavior>>,
     life: Option<Life>,
 }
 
 #[derive(Debug, Default)]
-struct Behaviour {
+struct Behavior {
     wrong: Misbehavior,
     /// All requests, as `PUT /bucket/name?query if-none-match: *`.
     asked: Vec<String>,
@@ -168,11 +168,11 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<String>) {
     }
 }
 
-fn lock(behaves: &Mutex<Behaviour>) -> std::sync::MutexGuard<'_, Behaviour> {
+fn lock(behaves: &Mutex<Behavior>) -> std::sync::MutexGuard<'_, Behavior> {
     behaves.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn live(dir: &Path, at: SocketAddr, behaves: &Arc<Mutex<Behaviour>>) -> (SocketAddr, Life) {
+fn live(dir: &Path, at: SocketAddr, behaves: &Arc<Mutex<Behavior>>) -> (SocketAddr, Life) {
     let files = s3s_fs::FileSystem::new(dir).expect("a directory for the objects");
     let mut builder = S3ServiceBuilder::new(files);
     builder.set_auth(SimpleAuth::from_single(KEY.0, KEY.1));
@@ -202,7 +202,7 @@ fn live(dir: &Path, at: SocketAddr, behaves: &Arc<Mutex<Behaviour>>) -> (SocketA
 async fn serve(
     service: S3Service,
     at: SocketAddr,
-    behaves: Arc<Mutex<Behaviour>>,
+    behaves: Arc<Mutex<Behavior>>,
     (dies, mut living): (watch::Sender<bool>, watch::Receiver<bool>),
     bound: Sender<SocketAddr>,
 ) {
@@ -250,7 +250,7 @@ fn line_of(request: &Request<Incoming>) -> String {
 
 async fn answer(
     service: S3Service,
-    behaves: Arc<Mutex<Behaviour>>,
+    behaves: Arc<Mutex<Behavior>>,
     dies: watch::Sender<bool>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {

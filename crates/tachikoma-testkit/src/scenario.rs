@@ -335,7 +335,7 @@ pub struct Scenario {
     /// The answer to requests without tools, which are internal requests of the client.
     pub helper: Option<Turn>,
     /// Fake agent only: how it behaves.
-    pub agent: crate::behavior::Behaviour,
+    pub agent: crate::behavior::Behavior,
 }
 
 impl Scenario {

@@ -30,10 +30,7 @@ pub fn advice(ground: &Ground) -> String {
     assert_eq!(asked.len(), 2, "one turn");
     let (words, results) = (&asked[1].last_user, asked[1].tool_results);
     assert!(words.contains("Your context is 72 % full"), "{words}");
-    assert_eq!(
-        results, 1,
-        "the operator's message came with the tool result"
-    );
+    assert_eq!(results, 1, "the message came with the tool result");
     assert_eq!(of_type(&events, "reboot_requested").len(), 0);
     "in the result of the tool".into()
 }
@@ -59,10 +56,7 @@ pub fn told_words(ground: &Ground) -> String {
         words.contains("The operator says:\n\nmind the beans"),
         "{words}"
     );
-    assert_eq!(
-        results, 1,
-        "the operator's message came with the tool result"
-    );
+    assert_eq!(results, 1, "the message came with the tool result");
     assert!(
         !asked[2].last_user.contains("beans"),
         "{}",

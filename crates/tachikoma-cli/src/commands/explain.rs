@@ -7,7 +7,7 @@ use tachikoma_core::{LoopState, Phase};
 use tachikoma_loop_runner::journal_reader::{self, JournalRead};
 use tachikoma_loop_runner::store::{layout, lock};
 
-use super::replay::read_warnings;
+use super::replay::unread_parts;
 use crate::failure::Failure;
 use crate::out;
 use crate::report::json as json_line;
@@ -111,7 +111,7 @@ fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
             explained.lost
         ));
     }
-    for words in read_warnings(reach, live) {
+    for words in unread_parts(reach, live) {
         out::note(&format!("note: {words}"));
     }
     let open = match state.public() {

@@ -86,7 +86,7 @@ impl Launches {
 }
 
 /// Returns messages about the parts of a journal that could not be read.
-pub fn read_warnings(reach: &JournalRead, live: bool) -> Vec<String> {
+pub fn unread_parts(reach: &JournalRead, live: bool) -> Vec<String> {
     let damaged = reach.damaged.iter();
     let mut words: Vec<String> = damaged
         .map(|damaged| {
@@ -226,7 +226,7 @@ fn notes(
             replayed.unexplained
         ));
     }
-    for words in read_warnings(reach, false) {
+    for words in unread_parts(reach, false) {
         launches.note(&words);
     }
     Ok(())

@@ -54,7 +54,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     if !args.dry_run {
         let names = secrets::secret_names(&plan.loaded.settings);
-        secrets::remove_unneeded(&names, &plan.config.secrets)?;
+        secrets::remove_from_environment(&names, &plan.config.secrets)?;
     }
     for note in &plan.notes {
         out::note(&format!("note: {note}"));

@@ -318,7 +318,7 @@ fn records_lost_because_the_agent_emptied_the_journal_are_reported() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    [TIME] repaired the journal: another program changed the file; segment 2 continues from the full state; the file at its path was moved to .ralph/quarantine/journal-0001.jsonl.1
+    [TIME] repaired the journal: the file was changed; segment 2 continues from the full state; the file at its path was moved to .ralph/quarantine/journal-0001.jsonl.1
     [TIME] iteration 1 succeeded after [DURATION]
     [TIME] completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr

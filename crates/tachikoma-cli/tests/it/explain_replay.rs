@@ -107,7 +107,7 @@ fn replay_reproduces_killed_runners_and_changed_settings() {
     comes_out_the_same(&scratch);
 }
 
-/// Known fault of other loops: "what task, what step is it stuck at, what changed, why did it continue instead of stop".
+/// What users of other loops could not find out: "what task, what step is it stuck at, what changed, why did it continue instead of stop".
 #[test]
 fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     let scratch = filled_twice("");

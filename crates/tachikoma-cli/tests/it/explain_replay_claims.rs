@@ -32,7 +32,7 @@ fn ends(scratch: &Scratch, set: &str) -> (Option<String>, u64) {
     (outcome, iterations.expect("a number"))
 }
 
-/// Known fault of other loops: explain names the claim, the check, and why it failed.
+/// Explain names the claim, the check, and why it failed.
 #[test]
 fn a_false_claim_is_explained() {
     let scratch = claimed_early();

@@ -165,7 +165,7 @@ fn accept_loss_names_the_lost_records() {
     resuming [LOOP], interrupted before its first iteration: iteration 1 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to record 3: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 4 (its checksum does not match); the records from there on are lost, and a copy of the file is kept in .ralph/quarantine/
+    warning: falling back to record 3: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 4 (its checksum does not match); the records from there on are lost to the loop, and kept in .ralph/quarantine/
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
     let kept = [("journal-0001.jsonl.1".to_owned(), damaged)];

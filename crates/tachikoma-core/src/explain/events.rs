@@ -211,7 +211,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             Stop::Operator => "the operator stops the loop".to_owned(),
             Stop::Signal { signal } => format!("signal {signal} stops the loop"),
             Stop::Budget { reason } => {
-                format!("the running turn is interrupted, and the loop ends: {reason}")
+                format!("the loop ends without waiting for the turn or for hooks: {reason}")
             }
             Stop::Hook { reason } | Stop::Script { reason } | Stop::Unable { reason } => {
                 format!("the loop has to end: {reason}")

@@ -1,7 +1,7 @@
-//! Backoff: how long the loop waits after a failed iteration.
+//! Backoff: how long the loop waits after a failed iteration, a usage limit or an outage.
 //!
-//! The number of failures is `failure_streak`, which a succeeded iteration and a new run reset to 0. Usage limits and outages have their
-//! own waits (`limit_wait` and `outage_wait` in `step/settle`).
+//! After a failed iteration, the number of failures is `failure_streak`, which a succeeded iteration resets to 0, and so does a new run of
+//! a loop that had ended. `step/settle` has the waits for usage limits and outages.
 
 use std::time::Duration;
 

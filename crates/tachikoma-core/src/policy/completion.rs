@@ -125,7 +125,7 @@ pub fn next(policy: &Policy, state: &State) -> Next {
     if !claimed {
         return Next::Nothing;
     }
-    let reasons = missing_evidence(policy, state);
+    let reasons = doubts(policy, state);
     if !reasons.is_empty() {
         let confirmed = 0;
         return Next::Refuse { reasons, confirmed };
@@ -172,7 +172,7 @@ fn is_valid_claim_left(state: &State) -> bool {
 }
 
 /// Returns all doubts about a claim.
-fn missing_evidence(policy: &Policy, state: &State) -> Vec<String> {
+fn doubts(policy: &Policy, state: &State) -> Vec<String> {
     let known = &state.completion;
     let iteration = state.iteration;
     if !is_valid_claim_left(state) {

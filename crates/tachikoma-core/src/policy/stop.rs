@@ -67,9 +67,9 @@ fn failing_gates(limits: &Limits, state: &State) -> Option<Condition> {
 
 /// Decides whether no progress ends the loop: `max_no_progress_iterations` iterations in a row had a score of 0.
 ///
-/// [`Evidence`](crate::Evidence) has the score: changed files, commits, newly passing tests, ticked objectives. An iteration counts when it
-/// is over and the work tree was surveyed, so the limit is off without auto-commit. Any score above 0 resets the count, and so does a
-/// new run of a loop that had ended.
+/// [`Evidence`](crate::Evidence) has the score: changed files, commits, newly passing tests, ticked objectives. A score of 0
+/// counts only if the work tree was surveyed, so the limit is off if changes cannot be detected. Any score above 0 resets the count, and so
+/// does a new run of a loop that had ended.
 fn no_progress(limits: &Limits, state: &State) -> Option<Condition> {
     let (name, what) = (
         "max_no_progress_iterations",

@@ -167,9 +167,12 @@ impl Stepper<'_> {
 
     /// A snapshot of the work tree before an iteration was taken.
     pub(super) fn snapshot_taken(&mut self, iteration: u32, commit: String, uncommitted: u32) {
-        let result = &self.state.tracked_work;
-        let known = result.snapshot.as_ref().is_some_and(|s| s.commit == commit);
-        if !known || result.uncommitted != uncommitted {
+        let tracked = &self.state.tracked_work;
+        let known = tracked
+            .snapshot
+            .as_ref()
+            .is_some_and(|s| s.commit == commit);
+        if !known || tracked.uncommitted != uncommitted {
             self.record(LoopEvent::SnapshotTaken {
                 iteration,
                 commit,

@@ -21,10 +21,11 @@ impl Stepper<'_> {
         then: Option<Wait>,
         outcome: Option<Outcome>,
     ) -> StageResult {
-        let rules = &self.policy.reboot;
-        let (limit, reason) = if let Some(reboot) = self.state.rebooting()
-            && point.kind() == HookKind::Reboot
-        {
+        let (limit, reason) = if point.kind() == HookKind::Reboot {
+            let Some(reboot) = self.state.rebooting() else {
+                return PASSED;
+            };
+            let rules = &self.policy.reboot;
             let limit = match point == HookPoint::BeforeReboot {
                 true => rules.hooks_before,
                 false => rules.hooks_after,

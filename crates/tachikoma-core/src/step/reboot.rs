@@ -8,12 +8,10 @@ use crate::policy::reboot;
 use crate::reasons;
 use crate::time::millis;
 use crate::{
-    AgentInput, Effect, Exit, HandOff, HookPoint, HookResult, LoopEvent, Problem, Reboot,
-    RebootReason, RebootStage, SessionNo, Stop, StopSignal, TurnEnd, Urgency, Wait,
+    AgentInput, Effect, Exit, HAND_OFF_BYTES_MAX, HandOff, HookPoint, HookResult, LoopEvent,
+    Problem, Reboot, RebootReason, RebootStage, SessionNo, Stop, StopSignal, TurnEnd, Urgency,
+    Wait,
 };
-
-/// Maximum size in bytes of the text that the session writes. Notes, files and failures also have to fit into the hand-off.
-const HAND_OFF_BYTES_MAX: usize = 16 << 10;
 
 /// Maximum number of requests for a hand-off if the process of the session dies.
 const HAND_OFF_ATTEMPTS_MAX: u32 = 2;

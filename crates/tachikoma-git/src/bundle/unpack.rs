@@ -124,9 +124,12 @@ fn is_to_be_made(source: &BundleSource, cancel: &CancelToken) -> Result<bool, Gi
     if verify(&git, "HEAD", cancel)?.is_some() {
         return Ok(false);
     }
-    let is_incomplete = mark(&git, &source.working_dir, cancel)?.exists();
+    // In an incomplete repository, the commands below may fail.
+    if mark(&git, &source.working_dir, cancel)?.exists() {
+        return Ok(true);
+    }
     let refs = git.command("for-each-ref --count=1").stdout(cancel)?;
-    Ok(is_incomplete || refs.is_empty() && git.command("ls-files").stdout(cancel)?.is_empty())
+    Ok(refs.is_empty() && git.command("ls-files").stdout(cancel)?.is_empty())
 }
 
 /// Fetches all references of the loop. Existing references with another commit are renamed first. Snapshots of later iterations

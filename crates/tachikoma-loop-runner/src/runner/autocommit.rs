@@ -287,7 +287,7 @@ impl Autocommit {
         }
     }
 
-    /// Tells the git worker to restore the snapshot before `iteration`. Without a worker, the rollback fails at once.
+    /// Tells the git worker to restore the snapshot before `iteration`. Without a worker, or if its queue is full, the rollback fails at once.
     pub fn roll_back(&mut self, iteration: u32, again: bool, queue: &mut InputQueue) {
         let worker = self.worker.as_mut();
         let rollback = RollbackOrder { iteration, again };
@@ -297,7 +297,8 @@ impl Autocommit {
             worker.order(GitOrder::RollBack { rollback, cancel })
         });
         if !is_ordered {
-            let result = Err("git is not available in this run".to_owned());
+            let result =
+                Err("git is not available, or has not finished its earlier work".to_owned());
             queue.push(Input::RolledBack { iteration, result });
         }
     }

@@ -299,27 +299,27 @@ fn reencrypt(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, St
         locked,
         odd,
     } = reencrypted;
-    let mut problems = Vec::new();
+    let mut notes = Vec::new();
     if done > 0 {
-        problems.push(format!(
+        notes.push(format!(
             "{done} files of loops here were rewritten: they are {now}"
         ));
     }
     if salvaged > 0 {
-        problems.push(format!(
+        notes.push(format!(
             "{salvaged} damaged files could be decrypted in part: the readable part was rewritten, and the originals are in .ralph/quarantine/, for \
              which the old key is needed"
         ));
     }
     if odd > 0 {
-        problems.push(format!("{odd} backups are damaged, and stay as they are"));
+        notes.push(format!("{odd} backups are damaged, and stay as they are"));
     }
     if locked > 0 {
-        problems.push(format!(
+        notes.push(format!(
             "{locked} files of loops here are encrypted to keys that are not here, and stay so"
         ));
     }
-    Ok((!problems.is_empty()).then(|| warning_input(problems.join("; "))))
+    Ok((!notes.is_empty()).then(|| warning_input(notes.join("; "))))
 }
 
 /// Checks that the OpenCode server of the loop could be started.

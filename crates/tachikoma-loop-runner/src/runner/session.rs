@@ -13,8 +13,8 @@ use tachikoma_agents::{
     TurnResult, is_conversation_id,
 };
 use tachikoma_core::{
-    Activity, AgentInput, ConversationUse, Generation, Input, QuotaWindow, Spent, StopSignal,
-    TurnEnd, microusd,
+    Activity, AgentInput, ConversationUse, Generation, HAND_OFF_BYTES_MAX, Input, QuotaWindow,
+    Spent, StopSignal, TurnEnd, microusd,
 };
 use tokio::sync::broadcast;
 
@@ -53,9 +53,6 @@ const SAMPLE: &str = "process sample";
 
 /// Maximum length of the recorded first line of the agent's text about a failed turn.
 const REASON_BYTES_MAX: usize = 512;
-
-/// Maximum length of a hand-off that is passed to the core.
-const HAND_OFF_BYTES_MAX: usize = 16 << 10;
 
 /// The session of the agent, and the process in which it runs.
 #[derive(Debug)]

@@ -122,7 +122,7 @@ fn truncated_or_overwritten_journal_is_repaired() {
         assert_eq!(what(&repairs), [Repair::Journal], "{destroy}");
         assert_eq!(
             repairs[0].1,
-            "another program changed the file; segment 2 continues from the full state; \
+            "the file was changed; segment 2 continues from the full state; \
              the file at its path was moved to .ralph/quarantine/journal-0001.jsonl.1"
         );
         let first = &place.history()[0].event;

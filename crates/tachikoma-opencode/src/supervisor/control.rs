@@ -138,7 +138,7 @@ async fn serve_caller(
         Ok(request) if is_other_user || !is_operator() => {
             let request: SupervisorRequest = request;
             handle.refused(request.to_string(), caller.pid());
-            let why = "only the operator may ask this; the request came from an agent or from a tool of the server";
+            let why = "only the operator may ask this, not another user, an agent or a tool of the server";
             Err(why.to_owned())
         }
         Ok(SupervisorRequest::Restart) => handle.restart().await,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::supervise::{ServerEvent, ServerRecord, ServerState, apply};
 use tachikoma_fs::atomic_file::{Durability, write_whole};
-use tachikoma_fs::{is_missing, private, safe_read};
+use tachikoma_fs::{FsError, is_missing, private, safe_read};
 
 use tachikoma_store::StoreError;
 use tachikoma_store::checked_line::{check_sum, encode};
@@ -54,7 +54,7 @@ struct Content {
     records: Vec<ServerRecord>,
     /// Length in bytes of the complete records at the beginning of the file.
     len: usize,
-    /// Description of the first damaged line; `None` if the file is undamaged.
+    /// The first damaged line, or why the file cannot be a journal; `None` if the file is undamaged.
     damage: Option<String>,
 }
 
@@ -64,10 +64,6 @@ impl Content {
         match safe_read::read(path, READ_BYTES_MAX) {
             Ok(bytes) => Ok(parse(&bytes)),
             Err(error) if is_missing(&error) => Ok(Self::default()),
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Ok(Self {
-                damage: Some(error.to_string()),
-                ..Self::default()
-            }),
             Err(error) => Err(StoreError::io("read", path)(error)),
         }
     }
@@ -80,7 +76,18 @@ impl ServerJournal {
     /// The journal cannot be read or written.
     pub fn open(dir: &Path) -> Result<Opened, StoreError> {
         let path = dir.join(NAME);
-        let read = Content::read(&path)?;
+        let read = match Content::read(&path) {
+            // It is a symbolic link, not a regular file, or too large.
+            Err(StoreError::File(FsError::Io { source, .. }))
+                if source.kind() == std::io::ErrorKind::InvalidData =>
+            {
+                Content {
+                    damage: Some(source.to_string()),
+                    ..Content::default()
+                }
+            }
+            read => read?,
+        };
         if read.damage.is_some() {
             // An earlier damaged journal at this path is overwritten.
             let aside = dir.join(DAMAGED);
@@ -289,5 +296,18 @@ mod tests {
         );
         assert_eq!(std::fs::read(dir.path().join(DAMAGED)).unwrap(), flipped);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn symbolic_link_is_an_error_for_readers_and_is_replaced_by_the_supervisor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        let error = read_records(dir.path()).unwrap_err();
+        assert!(error.to_string().contains(NAME), "{error}");
+        let opened = ServerJournal::open(dir.path()).unwrap();
+        assert!(opened.damage.is_some());
+        assert!(path.metadata().unwrap().is_file());
+        assert!(dir.path().join(DAMAGED).is_symlink());
     }
 }

@@ -86,7 +86,7 @@ impl Journal {
         let wrong = match damage {
             JournalDamage::Gone => "the file was missing",
             JournalDamage::Replaced => "another file was at its path",
-            JournalDamage::Changed => "another program changed the file",
+            JournalDamage::Changed => "the file was changed",
         };
         let mut how = format!("{wrong}; {done}");
         if let Some(moved) = moved {

@@ -70,8 +70,8 @@ impl Agent {
     ) -> Result<Self, String> {
         let state = State::open(environment.state.as_deref())?;
         let start = state.count("starts")?.unwrap_or(0);
-        let behaviour = &scenario.agent;
-        let wrong = behaviour.starts.get(start).unwrap_or(&behaviour.always);
+        let behavior = &scenario.agent;
+        let wrong = behavior.starts.get(start).unwrap_or(&behavior.always);
         let wrong = wrong.clone();
         let mut resumed_unknown = false;
         let mut session = Session::default();

@@ -1,7 +1,7 @@
 //! Tests of the ways in which the fake agent can misbehave.
 
 use rustix::process::{Pid, Signal, kill_process};
-use tachikoma_testkit::fake_agent::{Behaviour, Ignored, Misbehavior};
+use tachikoma_testkit::fake_agent::{Behavior, Ignored, Misbehavior};
 use tachikoma_testkit::{Scenario, Turn, await_until, processes_with, unique};
 
 use crate::support::{SOON, Stage, await_file};
@@ -144,9 +144,9 @@ fn agent_exits_at_the_configured_line_and_works_at_the_next_start() {
         ..Misbehavior::default()
     };
     let mut scenario = Scenario::of([Turn::text("hello")]).for_ever();
-    scenario.agent = Behaviour {
+    scenario.agent = Behavior {
         starts: vec![at_line, between],
-        ..Behaviour::default()
+        ..Behavior::default()
     };
     let stage = Stage::new(&scenario);
     let mut seen = Vec::new();

@@ -39,7 +39,7 @@ pub fn up(workspace: &Workspace, args: &UpArgs) -> Result<ExitCode, Failure> {
         return detach::detach(SHOWN_BY);
     }
     // The secrets are removed, because neither this process nor the server's tools need them.
-    secrets::remove_unneeded(&settings.hidden, &BTreeMap::new())?;
+    secrets::remove_from_environment(&settings.hidden, &BTreeMap::new())?;
     runtime()?.block_on(supervise(args, settings))
 }
 

@@ -44,7 +44,7 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
     }
     let taken = runtime()?
         .block_on(offline::backup(&store_config, current.loop_id))
-        .map_err(not_restored)?;
+        .map_err(nothing_changed)?;
     for trouble in taken.troubles {
         out::note(&format!("warning: {}", sanitize(&trouble)));
     }
@@ -162,7 +162,7 @@ pub fn restore(
     }
     let restored = runtime()?
         .block_on(offline::restore(&store_config, &file, &manifest))
-        .map_err(not_restored)?;
+        .map_err(nothing_changed)?;
     let Restored {
         loop_id,
         seq,
@@ -225,7 +225,7 @@ fn canonical(working_dir: &Path) -> PathBuf {
 }
 
 /// Explains why the restore failed. The loop is unchanged.
-fn not_restored(error: OfflineError) -> Failure {
+fn nothing_changed(error: OfflineError) -> Failure {
     let is_full = matches!(&error, OfflineError::Store(error) if error.is_full_disk());
     if is_full {
         return Failure::new(chain(&error))

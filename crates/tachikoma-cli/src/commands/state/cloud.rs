@@ -197,7 +197,7 @@ pub fn fetch(
                     let path = Path::new(url).join(copied.object());
                     return Err(StoreError::Locked { action, path, why }.into());
                 }
-                Err(error) => copied_line(&chain(&error), &fetched.path, copied),
+                Err(error) => with_remote_name(&chain(&error), &fetched.path, copied),
             },
             Err(error) => {
                 remove_empty(&made);
@@ -225,7 +225,7 @@ fn named(fetched: Fetched, dir: &Path, copied: &Copied, made: &[PathBuf]) -> Fet
 }
 
 /// Returns a message about a remote backup, with the backup's name instead of the local file name.
-fn copied_line(what: &str, path: &Path, copied: &Copied) -> String {
+fn with_remote_name(what: &str, path: &Path, copied: &Copied) -> String {
     what.replace(&path.display().to_string(), &copied.object())
 }
 

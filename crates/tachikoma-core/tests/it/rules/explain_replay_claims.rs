@@ -195,7 +195,7 @@ fn explain_shows_the_budget_that_ends_a_turn() {
        agent  is up (pid 77)
        41 % of the subscription's window `five_hour` is used
     => a stop condition is met: $1.10 of $1.00 is spent (max_cost_usd)
-    => the running turn is interrupted, and the loop ends: $1.10 of $1.00 is spent (max_cost_usd)
+    => the loop ends without waiting for the turn or for hooks: $1.10 of $1.00 is spent (max_cost_usd)
     => the turn is ended: $1.10 of $1.00 is spent (max_cost_usd); a tool call or an answer in flight may end first (session.graceful_timeout)
        the agent gets the signal: interrupt
        the agent reported failure: without a reason

@@ -96,7 +96,7 @@ fn without_a_limit_no_progress_does_not_end_the_loop() {
     assert_eq!(play.state.progress.recent.len(), 20);
 }
 
-/// Known fault of other loops: other tools stop a loop when the agent gives the same answer again and again.
+/// Other tools stop a loop when the agent gives the same answer again and again.
 #[test]
 fn repeated_answers_with_changed_files_are_progress() {
     let mut play = up(looking());
@@ -108,7 +108,7 @@ fn repeated_answers_with_changed_files_are_progress() {
     assert_eq!(play.state.outcome(), None);
 }
 
-/// Known fault of other loops: other tools saw no progress if the agent had committed all its changes itself.
+/// Other tools saw no progress if the agent had committed all its changes itself.
 #[test]
 fn a_commit_made_by_the_agent_is_progress() {
     let mut play = up(looking());
@@ -124,7 +124,7 @@ fn a_commit_made_by_the_agent_is_progress() {
     assert_eq!(play.state.progress.recent[0].score, 10);
 }
 
-/// Known fault of other loops: another tool ran 6239 iterations in a night.
+/// Another tool ran 6239 iterations in a night.
 #[test]
 fn a_loop_without_progress_ends_after_five_iterations() {
     let mut play = up(Policy {

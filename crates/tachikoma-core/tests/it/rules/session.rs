@@ -218,7 +218,7 @@ fn reboot_within_min_reboot_interval_is_pending_and_its_hand_off_is_requested_at
     ");
 }
 
-/// Known fault of other loops: turns in a context that is almost full cost the most and achieve the least.
+/// Turns in a context that is almost full cost the most and achieve the least.
 #[test]
 fn a_context_at_the_hard_limit_hands_off_and_waits_for_its_reboot() {
     let mut play = up_to_the_opening(session());
