@@ -465,16 +465,18 @@ impl<'a> Replay<'a> {
         if decided == other && orders == other_orders && (same_phase || self.cut.is_some()) {
             return;
         }
-        let words = |kinds: &[DecisionKind], orders: &[&Effect], same: bool| match (kinds, orders) {
-            ([], [first, ..]) if same => first.name().to_owned(),
+        let same = decided == other;
+        let equal = orders.iter().zip(&other_orders);
+        let equal = equal.take_while(|(one, other)| one == other).count();
+        let words = |kinds: &[DecisionKind], orders: &[&Effect]| match (kinds, orders.get(equal)) {
+            ([], Some(order)) if same => order.name().to_owned(),
             _ => decision::words(kinds),
         };
-        let same = decided == other;
         self.difference = Some(Difference {
             seq,
             iteration,
-            recorded: words(&decided, &orders, same),
-            replayed: words(&other, &other_orders, same),
+            recorded: words(&decided, &orders),
+            replayed: words(&other, &other_orders),
             by: self.reason(recorded.0, replayed.0),
         });
         let outcome = |kinds: &[DecisionKind]| {
@@ -501,7 +503,10 @@ impl<'a> Replay<'a> {
                 decision.by.clone()
             }
             (Some(missing), _) => self.why_not(missing),
-            (None, None) => String::new(),
+            (None, None) if self.replayed.state.phase.awaits_operator() => {
+                "the operator is asked first".to_owned()
+            }
+            (None, None) => "the settings lead to another next step".to_owned(),
         }
     }
 

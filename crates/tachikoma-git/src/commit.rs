@@ -32,6 +32,8 @@ pub struct Commit {
     pub id: String,
     /// Number of files that the commit changed.
     pub files: usize,
+    /// Names the files that a git hook added to the commit; `None` if there are none.
+    pub warning: Option<String>,
 }
 
 /// Commits the changes of the loop that the last survey found. `None` if there are none. Blocks. `limit` is the timeout for git
@@ -64,13 +66,14 @@ pub fn commit(
     if files.is_empty() {
         return Ok(None);
     }
+    let expected: BTreeSet<RepoPath> = tracker.uncommitted().cloned().collect();
     mark_intent_to_add(tracker, &files, cancel)?;
     let committed = commit_files(tracker, &files, message, limit, cancel);
     match committed {
-        Ok(()) => after_commit(tracker, &files, cancel).map(Some),
+        Ok(()) => after_commit(tracker, &files, &expected, cancel).map(Some),
         // The commit was made, and a later hook failed. If `was_made` fails, the next survey finds the commit.
         Err(_) if was_made(tracker, &files).unwrap_or(false) => {
-            after_commit(tracker, &files, cancel).map(Some)
+            after_commit(tracker, &files, &expected, cancel).map(Some)
         }
         Err(error) => {
             // The user's index is restored even if the commit was canceled. If this fails, the next runner tries again.
@@ -221,23 +224,17 @@ fn files_of(
     Ok(split_nul(&output).map(RepoPath::new).collect())
 }
 
-/// Updates the tracker after a commit.
+/// Updates the tracker after a commit of `files`. `expected` are all files that the loop changed.
 fn after_commit(
     tracker: &mut WorkTracker,
     files: &[RepoPath],
+    expected: &BTreeSet<RepoPath>,
     cancel: &CancelToken,
 ) -> Result<Commit, CommitError> {
     clear_intent_to_add(tracker)?;
     // The commit changed the user's index, so this change needs no new scan.
     tracker.accept_user_index();
-    let uncommitted = tracker.head.dirty.len();
     let surveyed = resurvey(tracker, cancel);
-    // The commit contains exactly these files.
-    let is_plain = surveyed
-        .as_ref()
-        .is_ok_and(|survey| survey.changed.is_empty())
-        && are_clean(tracker, files)
-        && uncommitted == tracker.head.dirty.len() + files.len();
     if surveyed.is_ok() && !are_clean(tracker, files) {
         // A hook changed these files, or their attributes changed. If this fails, the next survey fails, too.
         let _ = are_clean_after_reset(tracker, files, cancel);
@@ -254,11 +251,17 @@ fn after_commit(
             head.ok_or_else(|| GitError::unexpected("commit", "no commit"))?
         }
     };
-    let mut count = files.len();
-    if !is_plain && let Ok(changed) = files_of(tracker, &id, &CancelToken::new()) {
-        count = changed.len();
-    }
-    Ok(Commit { id, files: count })
+    let Ok(committed) = files_of(tracker, &id, &CancelToken::new()) else {
+        let (files, warning) = (files.len(), None);
+        return Ok(Commit { id, files, warning });
+    };
+    let added: Vec<&RepoPath> = committed.difference(expected).collect();
+    let warning = (!added.is_empty()).then(|| {
+        let names = list(&added);
+        format!("a git hook added files to the commit, which the loop did not change or has to leave out: {names}")
+    });
+    let files = committed.len();
+    Ok(Commit { id, files, warning })
 }
 
 /// Updates the user's index with files that a hook changed and added to the commit. Git leaves the old content in the index.

@@ -124,11 +124,13 @@ pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Fail
     // Errors in the settings are reported before the journal is read.
     launch_rules::rules(&Launch::default(), None, &over)?;
     let current = workspace.named_loop(args.loop_id.as_deref())?;
+    let applied = over.iter().filter(|it| decides_nothing(&it.key).is_none());
+    let applied: Vec<Setting> = applied.cloned().collect();
     let mut launches = Launches::default();
     let (reach, replayed) = {
         let rules = |launch: &Launch, repository| {
             let recorded = launches.recorded(launch, repository);
-            let replayed = launches.replayed(launch, repository, &over, &recorded);
+            let replayed = launches.replayed(launch, repository, &applied, &recorded);
             LaunchRules { recorded, replayed }
         };
         let mut replay = Replay::new(current.loop_id, rules);
@@ -238,6 +240,7 @@ fn decides_nothing(key: &str) -> Option<&'static str> {
         "stop_conditions.completion_promise" => {
             Some("the agent's output is not in the journal, so the recorded claims are used")
         }
+        "agent.name" => Some("another agent would act differently, and its actions are not known"),
         key if key.starts_with("git.") => {
             Some("commits are not repeated, so the recorded results are used")
         }

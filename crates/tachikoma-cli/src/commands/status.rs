@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tachikoma_core::{
-    ConditionSummary, GitSummary, ProgressSummary, Status, Uploads, short_commit,
+    ConditionSummary, GitSummary, LoopState, ProgressSummary, Status, Uploads, short_commit,
 };
 use tachikoma_loop_runner::control::{Client, ClientError, ControlRequest, Response};
 use tachikoma_loop_runner::store::lock;
@@ -315,6 +315,10 @@ fn copies_text(copies: &Uploads) -> String {
 /// Returns the state of the loop as one word, with an explanation if its runner has ended unexpectedly.
 pub fn state_text(status: &Status) -> String {
     match (&status.runner, &status.outcome) {
+        (None, None) if status.state == LoopState::Paused => {
+            "paused, and its runner is gone; `tachikoma run`, then `tachikoma resume` continues it"
+                .to_owned()
+        }
         (None, None) if status.iteration > 0 => {
             "interrupted: its runner is gone; `tachikoma run` continues it".to_owned()
         }

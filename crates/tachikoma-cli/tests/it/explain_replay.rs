@@ -453,3 +453,19 @@ fn replay_refuses_a_value_with_unclosed_quotes() {
         assert!(ran.stderr.contains(&said), "{}", ran.snapshot());
     }
 }
+
+#[test]
+fn replay_ignores_settings_without_effect_and_names_a_question_to_the_operator() {
+    let scratch = filled_twice("");
+    for setting in ["git.auto_commit=false", "agent.name=demo"] {
+        let ran = tachikoma(&scratch).run(["replay", "--set", setting]);
+        let shown = ran.snapshot();
+        assert!(shown.contains("has no effect here"), "{shown}");
+        assert!(shown.contains("every decision is the same"), "{shown}");
+    }
+    let found = replay(&scratch, &["--set", "attended_mode=true"]);
+    assert_eq!(
+        found["differences"][0]["by"], "the operator is asked first",
+        "{found:#}"
+    );
+}

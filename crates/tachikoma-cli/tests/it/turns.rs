@@ -112,7 +112,7 @@ fn a_reboot_gives_a_hand_off_to_the_next_session() {
     assert_snapshot!(shown(&tachikoma(&scratch).run(["reboot"])), @"
     exit: 0
     --- stdout
-    reboots; the new session continues iteration 1
+    reboots; iteration 1 ends, and the new session continues its work
     --- stderr
     ");
     let ran = live.wait(SOON);

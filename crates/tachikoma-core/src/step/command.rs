@@ -280,7 +280,7 @@ impl Stepper<'_> {
                 self.request_manual_reboot();
                 self.end_for_reboot();
                 accepted(format!(
-                    "reboots; the new session continues iteration {}",
+                    "reboots; iteration {} ends, and the new session continues its work",
                     self.state.iteration
                 ))
             }

@@ -188,6 +188,23 @@ fn changes_of_a_commit_hook_belong_to_the_loop() {
 }
 
 #[test]
+fn files_that_a_hook_adds_to_the_commit_are_reported() {
+    let place = Place::new();
+    place.hook("pre-commit", "git add -A; git add -f .env");
+    let mut tracker = place.tracker();
+    place.scratch.write("dir/b.txt", "of the user");
+    place.scratch.write(".env", "secret");
+    changed(&mut tracker, ChangeOwner::Others);
+    place.scratch.write("a.txt", "2");
+    changed(&mut tracker, ChangeOwner::Loop);
+    let made = super::super::commit(&mut tracker, "x", None, &CancelToken::new());
+    let made = made.unwrap().unwrap();
+    assert_eq!(made.files, 3);
+    let warning = made.warning.unwrap();
+    assert!(warning.ends_with(": .env, dir/b.txt"), "{warning}");
+}
+
+#[test]
 fn hooks_can_use_pathspec_patterns_and_change_the_message() {
     let place = Place::new();
     place.hook(

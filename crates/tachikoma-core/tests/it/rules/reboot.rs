@@ -75,7 +75,7 @@ fn manual_reboot_works_with_reboots_disabled_and_hands_the_iteration_over() {
     play.hush().measured(990).reboot().killed(2);
     insta::assert_snapshot!(play.log(), @"
     0.0 measured 990: ContextMeasured(99%)
-    0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: reboots; the new session continues iteration 1
+    0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: reboots; iteration 1 ends, and the new session continues its work
     0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }

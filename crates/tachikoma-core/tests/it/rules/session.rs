@@ -243,7 +243,7 @@ fn reboot_by_the_operator_ignores_the_rate_limit() {
         .hush();
     play.reboot().resulted(false);
     insta::assert_snapshot!(play.log(), @"
-    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots; the new session continues iteration 2
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots; iteration 2 ends, and the new session continues its work
     0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(asked for by the operator), HandOffRequested(within 120s) ! ask for the hand-off
     ");
 }

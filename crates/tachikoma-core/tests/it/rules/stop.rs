@@ -196,7 +196,7 @@ fn worse_of_two_causes_decides_the_outcome_of_the_iteration() {
         .stop(Urgency::Graceful);
     play.skip().killed(2);
     insta::assert_snapshot!(play.log(), @"
-    0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 30s) ! ok: reboots; the new session continues iteration 1
+    0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 30s) ! ok: reboots; iteration 1 ends, and the new session continues its work
     0.0 skip: EndingRequested(skip within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s) ! ok: stops; iteration 1 is interrupted
     0.0 skip: - ! refused in running: the loop is stopping

@@ -285,12 +285,14 @@ impl GitThread {
             return Ok(result);
         };
         match git::commit(&mut tree.tracker, &commit.message, commit.limit, cancel) {
-            Ok(made) => {
-                result.commit = made.map(|made| Committed {
+            Ok(Some(made)) => {
+                self.warn(made.warning.into_iter().collect());
+                result.commit = Some(Committed {
                     id: made.id,
                     files: count(made.files),
                 });
             }
+            Ok(None) => {}
             Err(CommitError::Git(GitError::Canceled { .. })) => {
                 result.error = Some(COMMIT_CANCELED.to_owned());
             }
