@@ -213,7 +213,7 @@ pub fn await_that(
     let started = Instant::now();
     while !holds() {
         if started.elapsed() > patience {
-            return Err(format!("waited {patience:?} in vain for {what}"));
+            return Err(format!("timed out after {patience:?} waiting for {what}"));
         }
         thread::sleep(LOOK_EVERY);
     }
@@ -245,6 +245,6 @@ mod tests {
     #[test]
     fn a_condition_that_never_holds_is_named() {
         let waited = await_that("rain", Duration::ZERO, || false);
-        assert_eq!(waited, Err("waited 0ns in vain for rain".into()));
+        assert_eq!(waited, Err("timed out after 0ns waiting for rain".into()));
     }
 }

@@ -1,4 +1,4 @@
-//! Asks for confirmation before an action that cannot simply be undone.
+//! Asks the user for confirmation before an action that cannot easily be undone.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 

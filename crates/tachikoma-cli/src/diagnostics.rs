@@ -21,7 +21,7 @@ const FILE_BYTES_MAX: usize = 8 << 20;
 const PENDING_BYTES_MAX: usize = 64 << 10;
 
 /// Last line of a log that has reached its maximum size.
-const FULL: &str = "the log has reached its largest size and ends here\n";
+const FULL: &str = "the log has reached its maximum size and ends here\n";
 
 /// Destination of the log of this process.
 static SINK: Mutex<Sink> = Mutex::new(Sink::Closed);

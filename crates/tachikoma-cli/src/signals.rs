@@ -92,14 +92,14 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Signals(process::Signals);
 
-/// A request to a run that takes some time.
+/// A request that takes some time. A task handles it, so that the signal thread is not blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slow {
     Reload,
     Suspend,
 }
 
-/// Size of the queue of slow requests. More requests would have the same effect.
+/// Size of the queue of slow requests. When it is full, further requests are dropped, because they would change nothing.
 const SLOW_MAX: usize = 8;
 
 impl Signals {

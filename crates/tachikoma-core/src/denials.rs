@@ -64,7 +64,7 @@ pub fn remedies(agent: &str, denials: &[Denial], permitted: &Permitted) -> Vec<S
     let mut commands = permitted.commands.clone();
     let (mut directories, mut tools) = (Vec::new(), Vec::new());
     let mut only_bypass = false;
-    // The command or path of a sub-agent's call is unknown, so it has no configuration line.
+    // For a denied call of a sub-agent, the command or path is unknown, so no configuration line can be suggested.
     for denial in denials.iter().filter(|denial| !denial.summary.is_empty()) {
         match denial.name.as_str() {
             "Bash" | "bash" => match prefixes(agent, &denial.summary) {

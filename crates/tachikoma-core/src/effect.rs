@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Result of one input: records to journal and publish, then effects to carry out, in this order.
-#[must_use = "facts must be journalled before effects are carried out"]
+#[must_use = "records must be journaled before effects are performed"]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     /// Records, already applied to the state.

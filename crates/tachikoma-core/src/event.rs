@@ -119,7 +119,7 @@ pub enum LoopEvent {
     ContextMeasured {
         /// Tokens in the context, and its size.
         context: Context,
-        /// Whether the model was in the middle of the answer that the reading belongs to.
+        /// Whether the model was still writing its answer when the context was measured.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         answering: bool,
         /// Redline in tokens; recorded with the first reading and when it changes.
@@ -270,13 +270,13 @@ pub enum LoopEvent {
     },
     /// The agent closed its output, but its process still runs.
     StreamEnded,
-    /// An attempt was cut because its runner died, or the agent's server was lost. The iteration is repeated at once.
+    /// An attempt ended early: its runner died, or the agent's server or conversation was lost. It is repeated at once.
     AttemptCut {
         /// Number of the iteration.
         iteration: u32,
         /// Number of the attempt at the iteration, from 1.
         attempt: u32,
-        /// Why the attempt was cut; `None` if its runner died.
+        /// Why the attempt ended early; `None` if its runner died.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Whether the agent's process is up and waits for the next prompt.
@@ -305,7 +305,7 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         then: Option<Wait>,
     },
-    /// The autocommit ended. Not recorded if nothing changed.
+    /// The autocommit ended. Not recorded if nothing changed since the previous survey.
     #[serde(rename = "work_kept")]
     AutocommitFinished {
         /// At which point of the loop the commit was made.

@@ -272,7 +272,7 @@ pub enum AgentInput {
     ContextMeasured {
         /// Tokens in the context, and its size.
         context: Context,
-        /// Whether the model is in the middle of the answer that the reading belongs to.
+        /// Whether the model was still writing its answer when the context was measured.
         answering: bool,
     },
     /// A tool call began.

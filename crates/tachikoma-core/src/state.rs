@@ -285,7 +285,7 @@ impl State {
         self.tracked_work.uncommitted > 0 || self.tracked_work.checked
     }
 
-    /// Returns the open question. During the hooks at the start of a run, there is none.
+    /// Returns the question that the loop waits on; `None` while hooks at the start of a run are running, even if one was asked before.
     #[must_use]
     pub fn question(&self) -> Option<&Question> {
         let question = self.operator.question.as_ref();

@@ -42,7 +42,7 @@ pub struct TestsReport {
 }
 
 impl TestsReport {
-    /// Returns whether tests have other results than before.
+    /// Returns whether the results differ from those of the report `before`.
     #[must_use]
     pub fn is_news(&self, before: Option<&Self>) -> bool {
         let counts = |report: &Self| (report.passed, report.failed, report.skipped);

@@ -1,5 +1,6 @@
-//! Files that are left out of auto-commits, snapshots and rollbacks: protected files, large new files and the loop's own files.
-//! Other modules leave out: ignored files and files beyond the total size of a commit (`known_tree`), changes of the user
+//! Files that are left out of auto-commits, snapshots and rollbacks: protected files (by default `.env*`, `*.pem`, `*.key` and `secrets/**`),
+//! new files above 50 MiB (`git.max_file_bytes`), and the loop's own files.
+//! Other modules leave out: ignored files and new files beyond 1 GiB in all (`known_tree`), changes of the user
 //! (`change_owner`), files that cannot be read (`index`), and nested repositories (`commit`).
 
 use std::path::Path;

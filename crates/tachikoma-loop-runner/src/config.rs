@@ -497,7 +497,7 @@ impl LoopConfig {
         })
     }
 
-    /// Returns what is needed to bundle the work of a loop into a backup.
+    /// Returns the description of the work tree and the loop that a backup packs into its bundle.
     pub(crate) fn work_of(&self, loop_id: LoopId) -> BundleSource {
         BundleSource {
             working_dir: self.working_dir.clone(),

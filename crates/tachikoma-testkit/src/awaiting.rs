@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(3);
 #[track_caller]
 pub fn await_until(what: &str, deadline: Duration, condition: impl FnMut() -> bool) {
     let came = comes_true(deadline, condition);
-    assert!(came, "waited {deadline:?} timed out waiting for: {what}");
+    assert!(came, "timed out after {deadline:?} waiting for: {what}");
 }
 
 /// Returns whether the condition becomes true before the deadline.
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "timed out waiting for: a state that never comes")]
+    #[should_panic(expected = "waiting for: a state that never comes")]
     fn await_until_panics_with_the_name_of_the_awaited_state() {
         await_until(
             "a state that never comes",

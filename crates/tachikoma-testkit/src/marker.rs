@@ -69,7 +69,7 @@ mod tests {
             processes_with(&marker) == [child.id()]
         });
 
-        child.kill().expect("the child is ours");
+        child.kill().expect("the test started this process");
         await_until("the zombie to be ignored", Duration::from_secs(10), || {
             processes_with(&marker).is_empty()
         });

@@ -1,6 +1,6 @@
 //! Replaces text that differs from run to run by placeholders, so that whole outputs can be compared.
 
-/// A pattern: gets the character before the current position and the text after it. Returns the length to replace and the placeholder.
+/// Gets the character before a position and the text after it. Returns the length to replace and the placeholder; `None` if no match.
 type Pattern = fn(Option<char>, &str) -> Option<(usize, &'static str)>;
 
 const PATTERNS: [Pattern; 4] = [loop_id, time, pid, duration];

@@ -295,7 +295,7 @@ impl Turn {
     }
 }
 
-/// An answer to certain words of the user. It takes precedence over the turns and uses none of them.
+/// An answer to messages that contain a text. It takes precedence over the turns and does not use up a turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -439,9 +439,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_field_is_rejected() {
+    fn scenario_with_an_unknown_field_is_rejected() {
         let refused = serde_json::from_str::<Scenario>(r#"{"turns": [{"txt": "a"}]}"#);
-        let refused = refused.expect_err("txt is no word of a turn").to_string();
+        let refused = refused
+            .expect_err("`txt` is not a field of a turn")
+            .to_string();
         assert!(refused.contains("unknown field `txt`"), "{refused}");
     }
 

@@ -73,7 +73,10 @@ impl Talk {
     ///
     /// If it cannot be waited for.
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("the child is ours").is_none()
+        self.child
+            .try_wait()
+            .expect("the test started this process")
+            .is_none()
     }
 
     /// Sends a signal to the process.
@@ -90,7 +93,7 @@ impl Talk {
             .expect("the test started this process");
     }
 
-    /// Writes text to the input of the process.
+    /// Writes text to the stdin of the process.
     ///
     /// # Panics
     ///
@@ -158,7 +161,7 @@ impl Talk {
         });
         assert!(
             came,
-            "waited {deadline:?} in vain for {count} lines of type {kind}; it printed {} and complained: {}",
+            "timed out after {deadline:?} waiting for {count} lines of type {kind}; stdout: {}; stderr: {}",
             kinds_of(&self.lines()),
             self.stderr()
         );

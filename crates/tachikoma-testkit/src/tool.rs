@@ -178,7 +178,10 @@ impl Live {
     ///
     /// If it cannot be waited for.
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("the child is ours").is_none()
+        self.child
+            .try_wait()
+            .expect("the test started this process")
+            .is_none()
     }
 
     /// Waits for the end of the process.

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_become_medians_and_ratios_of_the_same_round() {
+    fn rows_are_medians_of_speeds_and_of_ratios_within_each_round() {
         let round = |ours: u32, theirs: u32| {
             format!(r#"{{"decoder_mbs":{ours},"value_mbs":{theirs},"deltas_mbs":9}}"#)
         };

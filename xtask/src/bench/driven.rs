@@ -24,7 +24,7 @@ const PID: u32 = 1_234_567;
 /// Number of tool calls of a simulated iteration in [`Driven::converse`].
 const CALLS: u64 = 3;
 
-/// A loop with its journal.
+/// A loop that is driven without a runner, with its journal.
 pub struct Driven {
     pub dir: PathBuf,
     pub state: State,

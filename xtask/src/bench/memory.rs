@@ -11,7 +11,7 @@ use crate::product::{Ground, Live, await_that, text};
 /// Time limit of waits. A flood takes seconds, or minutes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Number of iterations after which the loop counts as idle.
+/// Number of iterations in which the agent exits at once. The next agent sleeps, and the idle memory is measured then.
 const IDLE_AFTER: u32 = 20;
 
 const IDLE_MIB: f64 = 12.0;

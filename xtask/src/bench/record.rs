@@ -34,7 +34,7 @@ pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
     let journal = File::open(journal).map_err(text)?;
     let mut bare_file = append_to(&ground.path().join("bare")).map_err(text)?;
     let (mut ours, mut bare) = (Sample::default(), Sample::default());
-    // These are the bytes of the two steps of the previous iteration.
+    // The bytes that each of the two steps last wrote to the journal. The plain file gets the same bytes.
     let mut before = [Vec::new(), Vec::new()];
     for round in 0..ITERATIONS {
         let mut steps = before.iter_mut();

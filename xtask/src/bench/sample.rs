@@ -58,7 +58,7 @@ mod tests {
         assert!((of(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         assert!((of(&[4.0, 1.0, 2.0, 100.0]) - 3.0).abs() < 1e-9);
         assert!((of(&[7.0]) - 7.0).abs() < 1e-9);
-        assert!(of(&[]).is_nan(), "no measurements give no number");
+        assert!(of(&[]).is_nan(), "the median of no measurements is NaN");
     }
 
     #[test]

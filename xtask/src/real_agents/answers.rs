@@ -116,7 +116,7 @@ pub fn context_growth(ground: &Ground) -> String {
     format!("{messages} readings up to {last}, then afresh")
 }
 
-/// The context of a sub-agent does not count for the conversation.
+/// The context of a sub-agent does not count toward the context of the main conversation.
 pub fn subagent(ground: &Ground) -> String {
     let task = json!({
         "description": "count", "prompt": "count all the beans", "subagent_type": "general-purpose",

@@ -265,7 +265,7 @@ fn error_events(ground: &Ground) -> String {
     transient(ground, &in_the_stream(), 2, "malformed response")
 }
 
-/// The agent retries variations of a rejected request at once.
+/// After a rejected request, Claude Code sends variations of the request at once, without a delay.
 fn bad_request(ground: &Ground) -> String {
     let turn = Turn::status(400, "invalid_request_error", "messages: no");
     transient(ground, &turn, 6, "API Error: 400")

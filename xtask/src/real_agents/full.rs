@@ -94,7 +94,10 @@ pub fn redline(ground: &Ground) -> String {
         event_names(&events)
     );
     let tool = of_type(&events, "tool_ended")[0];
-    assert!(tool["error"].is_null(), "the tool came to its end: {tool}");
+    assert!(
+        tool["error"].is_null(),
+        "the tool call should have finished: {tool}"
+    );
     let written = of_type(&events, "hand_off_written");
     let last = written.last().expect("a hand-off");
     assert_eq!(last["text"], "Mind the beans.");

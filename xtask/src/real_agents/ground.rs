@@ -57,7 +57,7 @@ impl Ground {
         command
     }
 
-    /// Returns a tachikoma command that runs the agent with one prompt, as a plain command.
+    /// Returns a tachikoma command that runs Claude Code as a plain command, with one prompt.
     pub fn tachikoma_around(&self, model: &ScriptedModel, words: &[&str]) -> Command {
         let mut command = self.tachikoma(model, words);
         command
@@ -71,12 +71,12 @@ impl Ground {
         &self.programs
     }
 
-    /// Returns the path of the agent.
+    /// Returns the path of the Claude Code program.
     pub fn claude_path(&self) -> &Path {
         &self.programs.claude
     }
 
-    /// Returns a command that starts the agent with these arguments.
+    /// Returns a command that starts Claude Code with these arguments.
     fn claude(&self, model: &ScriptedModel, words: &[&str]) -> Command {
         let mut command = self.surrounded(&self.programs.claude, model);
         command.args(words);

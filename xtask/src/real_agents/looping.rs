@@ -194,7 +194,7 @@ pub fn only<'a>(events: &'a [Value], kind: &str) -> &'a Value {
     found[0]
 }
 
-/// Returns the types of events in order, for messages.
+/// Returns the types of the events in order, for failure messages.
 pub fn event_names(events: &[Value]) -> String {
     let word = |event: &Value| match event["type"].as_str().unwrap_or("?") {
         "warned" => format!("warned({})", event["warning"]),
@@ -223,7 +223,7 @@ pub fn attempts(events: &[Value]) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Returns the agent's ids of its conversations, in order.
+/// Returns the ids that the agent gave to its conversations, in order.
 pub fn names(events: &[Value]) -> Vec<&str> {
     let named = of_type(events, "session_named").into_iter();
     named
@@ -231,7 +231,7 @@ pub fn names(events: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the process ids of the agents in order.
+/// Returns the process ids of the launched agents, in the order of the launches.
 pub fn pids(events: &[Value]) -> Vec<u64> {
     let launched = of_type(events, "agent_launched").into_iter();
     launched.filter_map(|event| event["pid"].as_u64()).collect()

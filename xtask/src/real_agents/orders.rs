@@ -50,7 +50,10 @@ pub fn stop(ground: &Ground) -> String {
         event_names(&events)
     );
     let tool = only(&events, "tool_ended");
-    assert!(tool["error"].is_null(), "the tool came to its end: {tool}");
+    assert!(
+        tool["error"].is_null(),
+        "the tool call should have finished: {tool}"
+    );
     expect_words_only(&events);
     "after the tool".into()
 }
@@ -90,7 +93,10 @@ pub fn pause_now(ground: &Ground) -> String {
     );
     expect_words_only(&events);
     let last = model.asked_for(Kind::Main).pop().expect("a request");
-    assert_eq!(last.messages, 3, "the conversation went on: {last:?}");
+    assert_eq!(
+        last.messages, 3,
+        "the conversation should have continued: {last:?}"
+    );
     "same process, same conversation".into()
 }
 

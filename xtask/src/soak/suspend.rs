@@ -1,5 +1,5 @@
 //! Suspends a whole loop: by SIGSTOP or a frozen container, while clocks continue, or like a sleeping machine, where only the wall
-//! clock continues. Timeouts do not include the suspension, waits do not take longer, it is recorded, and the loop continues.
+//! clock continues. Timeouts do not include the suspension, waits do not take longer, the suspension is recorded, and the loop continues.
 
 use std::fs;
 use std::path::Path;
@@ -105,10 +105,14 @@ fn suspend(product: &Path, library: &Path, way: Way, at: At) -> Result<(), Strin
     }
     let started = Instant::now();
     let runner = Live::start(victim.recorded(&mut command)?)?;
-    await_that("what it is to be suspended in", PATIENCE, || match at {
-        At::Working | At::Hanging => victim.ran().is_ok_and(|ran| !ran.is_empty()),
-        At::Delay | At::Backoff => victim.printed().contains("\"wait_started\""),
-    })?;
+    await_that(
+        "the start of the agent or of the wait",
+        PATIENCE,
+        || match at {
+            At::Working | At::Hanging => victim.ran().is_ok_and(|ran| !ran.is_empty()),
+            At::Delay | At::Backoff => victim.printed().contains("\"wait_started\""),
+        },
+    )?;
     thread::sleep(INTO);
     stand_still(runner.pid(), way, &clock)?;
     match at {

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_by_name_and_only_selected_ones_are_returned() {
+    fn system_calls_are_counted_by_name_and_only_selected_ones_are_returned() {
         let trace = concat!(
             "openat(AT_FDCWD</d>, \"/etc/ld.so.cache\", O_RDONLY) = 3\n",
             "mkdir(\"/d/.ralph\", 0700) = 0\n",

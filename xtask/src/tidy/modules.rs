@@ -191,7 +191,7 @@ impl Crate {
                     .is_some_and(|target| target.has(name));
                 has_it.then(|| self.defined_in(&module, &path, depth + 1))?
             });
-            // An item that a macro defines counts as an item of the module.
+            // A name without a definition belongs to this module, because a macro may define it.
             return Some(through.unwrap_or(module));
         }
     }
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_below_siblings_count_and_uses_of_parents_and_of_tests_do_not() {
+    fn uses_in_submodules_count_but_uses_of_parents_and_uses_in_tests_do_not() {
         let files = [
             ("lib.rs", "mod a; mod b; pub struct Root(a::A);"),
             ("a.rs", "mod inner; pub struct A; use crate::Root;"),

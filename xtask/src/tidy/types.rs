@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_methods_are_found() {
+    fn methods_of_a_type_outside_of_its_file_are_found() {
         let files = [
             ("a.rs", "struct A; impl A {} impl Clone for B {}"),
             ("b.rs", "impl super::A {} struct B; impl B {}"),

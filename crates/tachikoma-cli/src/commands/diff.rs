@@ -1,4 +1,4 @@
-//! `tachikoma diff`: shows what an iteration changed, with git. Only reads.
+//! `tachikoma diff`: runs git to show what an iteration changed. Work tree, index and branches stay unchanged.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;

@@ -17,7 +17,7 @@ use crate::workspace::Workspace;
 /// Maximum length in bytes of a line that is shown. The transcript has the whole line.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Prints the transcripts of all attempts at an iteration.
+/// Prints the transcripts of all attempts at an iteration; `None` means the latest iteration with a transcript.
 pub fn logs(workspace: &Workspace, iteration: Option<u32>) -> Result<ExitCode, Failure> {
     let current = workspace.current_loop()?;
     let mut config = workspace

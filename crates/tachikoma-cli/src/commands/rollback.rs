@@ -108,7 +108,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
         && let Err(error) = tracker.survey(ChangeOwner::Loop, &CancelToken::new())
     {
         out::note(&format!(
-            "warning: the loop will not commit these changes: {}",
+            "warning: the changes of this rollback could not be recorded, so the loop will not commit them: {}",
             chain(&error)
         ));
     }

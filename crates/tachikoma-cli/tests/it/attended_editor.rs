@@ -13,7 +13,7 @@ use crate::live_support::{
     BIN, SOON, await_status, is_alive, obey, state_of, status, tool, with_agent,
 };
 
-/// An editor script that prints its name, records keys, and exits when a file exists.
+/// An editor script that writes its pid to `editor`, notes a SIGINT, and appends a line to the prompt once `close` exists.
 const EDITOR: &str = "#!/bin/sh
 trap 'touch interrupted' INT
 echo $$ >editor.tmp; mv editor.tmp editor

@@ -321,9 +321,9 @@ fn a_run_repairs_damage_from_a_backup() {
     assert!(warned.contains("falling back to backup "), "{warned}");
 }
 
-/// A purge deletes the backups of the current loop, but neither backups of other loops nor other files.
+/// A purge deletes the backups of this directory's loops. In a shared directory, other backups and other files stay.
 #[test]
-fn a_purge_deletes_backups() {
+fn a_purge_deletes_the_local_backups_of_its_loops() {
     for place in [".ralph/backups", "kept"] {
         let scratch = with_history();
         let setting = format!("[state]\nbackup_dir = \"{place}\"\n");

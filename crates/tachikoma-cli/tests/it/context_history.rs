@@ -184,7 +184,7 @@ fn history_shows_reboots_with_their_results() {
     assert_eq!(entries[0]["to_agent_id"], entries[1]["from_agent_id"]);
 }
 
-/// Removes the ids of conversations, which are random.
+/// Replaces the ids of conversations, which are random, with `([ID])`.
 fn without_ids(text: &str) -> String {
     let id = |word: &str| word.len() >= 36 && word.matches('-').count() == 4;
     let line = |line: &str| -> String {

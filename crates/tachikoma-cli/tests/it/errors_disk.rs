@@ -109,7 +109,7 @@ fn check_full(script: &str) -> Option<String> {
             },
         )
         .collect();
-    // The last record that fits on the disk may be the end of an iteration or the start of its survey.
+    // The last record that fits on the disk may be the end of an iteration or the start of the survey of its changes.
     let repeated = "the iteration is repeated as attempt 2";
     let looked = "its changes are surveyed and committed again";
     Some(parts.concat().replace(looked, repeated))

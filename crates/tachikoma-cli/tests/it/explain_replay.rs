@@ -252,7 +252,7 @@ fn replay_applies_another_redline() {
 }
 
 #[test]
-fn replay_of_a_running_loop_has_no_outcome() {
+fn replay_that_continues_after_the_recorded_end_has_no_outcome() {
     let scratch = with_history();
     let found = replay(&scratch, &["--set", "max_iterations=0"]);
     assert_eq!(found["goes_on"], true, "{found:#}");

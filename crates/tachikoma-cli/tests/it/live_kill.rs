@@ -268,7 +268,7 @@ fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds:
 
 // Known fault of other loops: processes of an earlier run were still running when the next agent started.
 #[test]
-fn processes_that_survive_runner_guard_and_standby_end_before_the_next_agent() {
+fn processes_that_survive_runner_guard_and_standby_are_killed_before_the_next_agent_starts() {
     let seconds = seconds();
     let scratch = suspicious(&seconds);
     leftovers_end_before_a_new_agent(&scratch, &tool(&scratch), &seconds);

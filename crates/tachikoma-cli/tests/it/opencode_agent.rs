@@ -209,7 +209,7 @@ fn a_turn_interrupted_by_a_dying_server_continues_with_one_prompt() {
 }
 
 #[test]
-fn a_server_that_forgot_the_conversation_gets_a_fresh_one_with_the_hand_off() {
+fn a_conversation_that_the_server_lost_is_replaced_by_a_new_one_with_the_hand_off() {
     let script = json!({"turn": {"command": HELD}, "starts": [{}, {"forgets": true}]});
     let bed = Bed::new(&script, "restart_delay_ms = 0");
     let live = bed.start("1");

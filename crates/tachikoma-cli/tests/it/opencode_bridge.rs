@@ -85,7 +85,7 @@ impl Bridge {
         let mut said = Vec::new();
         loop {
             let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
-                panic!("waited in vain for {kind}: {said:?}");
+                panic!("timed out waiting for {kind}: {said:?}");
             };
             let found = line["type"] == kind;
             said.push(line);

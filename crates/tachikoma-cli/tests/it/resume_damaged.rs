@@ -21,7 +21,7 @@ fn snapshot(scratch: &Scratch) -> PathBuf {
     scratch.path().join(".ralph/state.json")
 }
 
-/// Runs a command and returns its stderr without the usual messages of a run.
+/// Runs a command and returns only its exit code, errors and warnings.
 fn told(scratch: &Scratch, words: &[&str]) -> String {
     let ran = tachikoma(scratch).run(words);
     let text = shown(&ran);

@@ -1,6 +1,7 @@
 //! Timeouts: when a silent agent is killed (`silence_timeout`), and which timeout of an iteration runs out next.
 //!
-//! Keep-alive messages of the agent are not output. While no tool call runs, an agent with processes that use the CPU, the network or files
+//! Before the first output, `first_output_timeout` (2 min by default) applies; after it, `silence_timeout` (10 min), and during a tool call
+//! `tool_timeout` (1 h). Keep-alive messages of the agent are not output. While no tool call runs, an agent with processes that use the CPU, the network or files
 //! is busy (`busy`) and has until `tool_timeout`. When a timeout has passed, the agent is interrupted, then terminated, then killed (`step/ending`).
 
 use std::time::Duration;

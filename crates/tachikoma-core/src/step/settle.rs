@@ -107,7 +107,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Records that the attempt was cut. The iteration is repeated at once.
+    /// Records that the attempt ended because the agent's server or conversation was lost. The iteration is repeated at once.
     pub(super) fn iteration_cut(&mut self, failure: &Failure, agent_lives: bool) {
         self.record(LoopEvent::AttemptCut {
             iteration: self.state.iteration,

@@ -99,7 +99,7 @@ impl Play {
         self.input("start", input)
     }
 
-    /// Starts a runner with a given launch.
+    /// Starts a run with the given agent, prompt and settings.
     pub fn start_with(&mut self, launch: Launch) -> &mut Self {
         let Input::Start { runner, .. } = self.start_input() else {
             unreachable!("`start_input` returns `Input::Start`");

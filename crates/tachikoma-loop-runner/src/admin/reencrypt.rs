@@ -70,7 +70,7 @@ impl StoredFiles<'_> {
                 Ok(Conversion::Done) => counts.done += 1,
                 Ok(Conversion::Salvaged) => counts.salvaged += 1,
                 Ok(Conversion::Odd) => counts.odd += 1,
-                // Locked files in the quarantine are not counted: they were reported when they were moved there.
+                // Quarantined files that cannot be decrypted are not counted: they were reported when they were moved there.
                 Err(StoreError::Locked { .. }) if self.is_quarantined(&path) => {}
                 Err(StoreError::Locked { .. }) => counts.locked += 1,
                 Err(error) => return Err(error),

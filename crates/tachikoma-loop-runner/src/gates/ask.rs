@@ -26,7 +26,7 @@ const READERS_MAX: usize = 4;
 /// Maximum size of the output of a script that is kept. Only its last line is recorded.
 const OUTPUT_BYTES_MAX: usize = 1 << 10;
 
-/// Size of the queue of commands to one script. It is the same as for other tasks.
+/// Size of the queue of task commands (suspend, resume, cancel) to one stop script.
 const ORDERS_MAX: usize = 8;
 
 /// The objectives to read and the scripts to run.

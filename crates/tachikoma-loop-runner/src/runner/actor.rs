@@ -639,7 +639,7 @@ impl Actor {
         let _ = self.channels.notices.send(Notice::DiskFull { until: end });
     }
 
-    /// Waits until `moment`. Inputs that arrive meanwhile are queued in order.
+    /// Waits until `moment`, when the write to the full disk is retried. Inputs that arrive meanwhile are queued in order.
     async fn wait_for_space(&mut self, moment: Timestamp) -> Result<(), Abort> {
         let retry = Some(self.clock.instant_of(moment));
         loop {

@@ -94,7 +94,9 @@ impl Autocommit {
                 true
             }
             Err(error) => {
-                queue.push(no_change_detection(&format!("no thread for it: {error}")));
+                queue.push(no_change_detection(&format!(
+                    "the thread of the git worker cannot be started: {error}"
+                )));
                 false
             }
         }
@@ -362,7 +364,7 @@ pub(super) fn no_repository(why: &str) -> Input {
 /// Returns the warning that the loop continues without change detection.
 pub(super) fn no_change_detection(why: &str) -> Input {
     warning_input(format!(
-        "changes cannot be tracked here, so that no-progress detection is off: {why}"
+        "changes cannot be tracked here, so no-progress detection is off: {why}"
     ))
 }
 

@@ -396,7 +396,7 @@ fn shown(event: &AgentEvent) -> Option<String> {
         ),
         AgentEvent::AwaitingServer(why) => format!("[waiting for the OpenCode server: {why}]"),
         AgentEvent::RequestFailed { text, .. } if !text.is_empty() => format!("[{text}]"),
-        AgentEvent::ModelFellBack { from, to } => format!("[{to} answers instead of {from}]"),
+        AgentEvent::ModelFellBack { from, to } => format!("[model {to} answers instead of {from}]"),
         AgentEvent::Compacted { tokens_before, .. } => {
             format!("[the agent compacted its context of {tokens_before} tokens]")
         }

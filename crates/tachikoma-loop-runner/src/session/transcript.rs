@@ -75,7 +75,7 @@ enum Form {
         line_encryptor: LineEncryptor,
         /// Number of pieces that were encrypted so far.
         pieces: u64,
-        /// Bytes that are encrypted with the next piece.
+        /// Bytes that are not encrypted yet. They become part of the next piece.
         buffer: Vec<u8>,
     },
     Clear {
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn symbolic_links_below_ralph_are_not_followed() {
+    fn transcript_is_not_written_through_symbolic_links_below_ralph() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         fs::create_dir_all(path("elsewhere/loop")).unwrap();

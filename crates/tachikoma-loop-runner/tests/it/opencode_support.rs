@@ -149,7 +149,10 @@ pub(crate) async fn until(
     let mut watch = handle.watch();
     let waited = tokio::time::timeout(PATIENCE, watch.wait_for(wanted)).await;
     let Ok(found) = waited else {
-        panic!("waited in vain for {what}: {:?}", *handle.watch().borrow());
+        panic!(
+            "timed out waiting for {what}: {:?}",
+            *handle.watch().borrow()
+        );
     };
     found.unwrap().clone()
 }

@@ -18,7 +18,7 @@ fn leftovers_of_a_dead_runner_are_ended() {
         let mut runner = Embedded::start(containment, &marker, &script);
         runner.line_with("line ready");
         until("both run", || running(&sleep).len() == 2);
-        // Suspended processes cannot react to the death of another one. The agent dies with its guard.
+        // Guard, standby and runner are suspended first, so that none reacts to the death of another. The agent dies with its guard.
         let all = [guard_below(runner.guard), runner.guard, runner.pid()];
         for signal in ["-STOP", "-KILL"] {
             for pid in all {

@@ -39,7 +39,7 @@ impl From<String> for Break {
     }
 }
 
-/// A running fake agent.
+/// State of the fake agent in its own process.
 #[derive(Debug)]
 pub(super) struct Agent {
     pub(super) args: Args,

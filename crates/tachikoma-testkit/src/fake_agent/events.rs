@@ -137,7 +137,7 @@ pub(super) struct ApiFailure {
     /// Name that the API gives to the error.
     pub error: String,
     pub message: String,
-    /// Usage limit of the subscription, if that is the cause.
+    /// The usage limit of the subscription that caused the failure; `None` for other causes.
     pub limit: Option<Value>,
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// One input of the fake agent.
+/// One input of the fake agent: a line of stdin, the end of stdin, or a signal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     Line(String),

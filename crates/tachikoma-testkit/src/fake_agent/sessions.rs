@@ -91,7 +91,7 @@ impl State {
         Ok(Self(dir.map(Path::to_path_buf)))
     }
 
-    /// Increments a stored counter and returns its old value; `None` if no state is stored.
+    /// Increments a counter in the state directory and returns its old value; `None` without a state directory.
     pub(super) fn count(&self, name: &str) -> Result<Option<usize>, String> {
         let Some(dir) = &self.0 else { return Ok(None) };
         let path = dir.join(name);

@@ -1,4 +1,4 @@
-//! Sends the answer of one turn to the client, or fails as the turn says.
+//! Sends the answer of one scripted turn to the client, or fails in the way that the turn configures.
 
 use std::collections::BTreeMap;
 use std::io;

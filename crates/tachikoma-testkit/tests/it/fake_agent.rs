@@ -74,7 +74,7 @@ fn prompts_follow_each_other_in_one_process() {
 }
 
 #[test]
-fn partial_messages_are_events_of_the_api() {
+fn partial_messages_are_printed_as_stream_events_of_the_api() {
     let turn = Turn::text("hello there").in_pieces(6, 0);
     let stage = Stage::new(&Scenario::of([turn]));
     let mut talk = stage.start(&["--include-partial-messages"]);
@@ -83,7 +83,7 @@ fn partial_messages_are_events_of_the_api() {
                     content_block_delta assistant content_block_stop message_delta message_stop \
                     result/success";
     let kinds = talk.end(SOON).kinds();
-    // The real agent prints the block just before or just after its end, so the order is normalized.
+    // The real agent prints the `assistant` line just before or after `content_block_stop`, so the order is normalized.
     let kinds = kinds.replace(
         "content_block_stop assistant",
         "assistant content_block_stop",

@@ -109,7 +109,7 @@ fn an_agent_that_hangs_from_the_start_prints_nothing() {
 }
 
 #[test]
-fn agent_prints_the_configured_invalid_lines() {
+fn agent_prints_the_configured_faulty_output() {
     let wrong = Misbehavior {
         garbage_before_line: Some(2),
         huge_line_bytes: Some(2_000_000),

@@ -112,7 +112,10 @@ pub fn sentence(file: &ServerFile) -> String {
 fn details(shown: &ShownServer) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(pid) = shown.file.pid {
-        lines.push(format!("process {pid}, start {}", shown.file.generation));
+        lines.push(format!(
+            "process {pid}, start number {}",
+            shown.file.generation
+        ));
     }
     lines.push(format!(
         "{}, {}; {} since it was last healthy for a minute",

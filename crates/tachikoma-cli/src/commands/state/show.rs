@@ -227,11 +227,13 @@ fn saved(saved: &Saved, path: &Path) -> String {
         Saved::Behind { records } => {
             format!("no: {path} is behind by {records} records, which the journal has")
         }
-        Saved::Missing => format!("no: there is no {path}; the journal has all of it"),
+        Saved::Missing => format!("no: there is no {path}; the journal has the whole state"),
         Saved::OfAnother(loop_id) => {
-            format!("no: {path} is of {loop_id}; the journal has all of it")
+            format!(
+                "no: {path} belongs to loop {loop_id}; the journal has the whole state of this loop"
+            )
         }
-        Saved::Unreadable(why) => format!("no: {why}; the journal has all of it"),
+        Saved::Unreadable(why) => format!("no: {why}; the journal has the whole state"),
     }
 }
 

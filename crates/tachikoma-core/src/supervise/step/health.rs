@@ -6,7 +6,7 @@ use super::Stepper;
 use crate::supervise::{Answered, Pulse, Purpose, ServerEffect, ServerEvent, ServerPhase};
 use crate::{Generation, StopSignal};
 
-/// Time between two health checks of a server that starts.
+/// Time between two health checks while the server starts.
 const READY_TICK: Duration = Duration::from_millis(50);
 
 /// Wrong answers in a row after which a start has failed.

@@ -357,7 +357,7 @@ fn run_that_ends_before_it_starts_the_loop_adds_no_running_time() {
 }
 
 #[test]
-fn time_up_to_the_death_of_a_runner_counts_toward_max_duration_if_it_is_known() {
+fn max_duration_includes_the_time_until_a_runner_died_if_the_time_of_death_is_known() {
     for (known, at) in [(true, 1_060), (false, 1_090)] {
         let mut play = Play::up(seconds(60));
         play.seconds(30);

@@ -405,7 +405,7 @@ fn replay_of_a_journal_without_inputs_counts_its_records() {
 }
 
 #[test]
-fn replay_of_a_journal_continued_by_this_version_starts_with_the_first_input() {
+fn replay_starts_at_the_first_record_with_an_input() {
     let mut play = filling();
     for record in &mut play.journal {
         record.input = None;

@@ -365,7 +365,7 @@ fn question_about_a_reboot_shows_current_figures() {
 }
 
 #[test]
-fn full_context_does_not_offer_the_answer_no() {
+fn reboot_question_does_not_offer_no_if_the_context_is_full() {
     let mut play = Play::new(confirming());
     play.start().launched().hush();
     play.measured(990).exited(0).answer(Choice::No);

@@ -81,7 +81,7 @@ fn manual_reboot_works_with_reboots_disabled_and_hands_the_iteration_over() {
 }
 
 #[test]
-fn loop_ends_with_advice_when_max_restarts_is_used_up() {
+fn loop_ends_with_advice_when_a_reboot_is_needed_and_max_restarts_is_reached() {
     let mut play = Play::up(rules(RebootRules {
         max_reboots: Some(1),
         ..RebootRules::default()

@@ -117,7 +117,7 @@ fn falling_quality_causes_a_reboot_if_enabled_and_not_in_a_young_session() {
 }
 
 #[test]
-fn denied_calls_are_counted_explained_and_not_degradation() {
+fn denied_tool_calls_are_recorded_with_count_and_remedy_and_are_not_degradation() {
     let mut play = Play::new(rules(RebootRules::default()));
     let agent = "claude".to_owned();
     play.start_with(Launch {

@@ -134,7 +134,7 @@ impl GitThread {
                 }
                 GitOrder::Settle { keep, cancel } => {
                     if let WorkTree::Tracked(tree) = &mut tree {
-                        // Errors are ignored: a missing reference can be found through the one before it, and a leftover one is harmless.
+                        // Errors are ignored: an iteration without a reference has the snapshot before it. Leftover ones are harmless.
                         let _ = if keep {
                             git::write_pending_refs(&mut tree.tracker, &cancel)
                         } else {
@@ -360,7 +360,7 @@ impl GitThread {
             (false, _) => Ok(()),
             (true, false) => Err("it was canceled, and nothing was changed".to_owned()),
             (true, true) => Err(format!(
-                "git took more than {} s to work it out, and nothing was changed",
+                "git took more than {} s to plan the rollback, and nothing was changed",
                 PLAN_TIMEOUT.as_secs()
             )),
         };
@@ -385,7 +385,8 @@ impl GitThread {
             &planning,
         );
         unless_canceled()?;
-        let repository = found?.ok_or("it is in no repository".to_owned())?;
+        let repository =
+            found?.ok_or("the working directory is not in a git repository".to_owned())?;
         let git = repository.git.clone();
         let taken = snapshots::list(&git, options.loop_id, &planning)
             .map_err(|error| or_canceled(&error))?;
@@ -413,7 +414,7 @@ impl GitThread {
             .keep(options.loop_id, moment, &planning)
             .map_err(|error| or_canceled(&error))?;
         unless_canceled()?;
-        // From here on the loop itself changes files, so the next survey must attribute them to the loop.
+        // The rollback changes files from here on. The next survey must attribute these changes to the loop.
         tree.owes_survey = true;
         let performed = plan.perform(Moment::Iteration(iteration), cancel);
         performed.map_err(|error| match error {
