@@ -199,8 +199,18 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
         if !names.is_empty() && !names.contains(name) {
             continue;
         }
-        let scene = Scene::new(&binary).map_err(Failure::Untried);
-        let tried = scene.and_then(|scene| attack(&scene));
+        let attempt = || {
+            let scene = Scene::new(&binary).map_err(Failure::Untried);
+            scene.and_then(|scene| attack(&scene))
+        };
+        // An attack that could not be tried is tried once more. One that succeeded is not.
+        let tried = match attempt() {
+            Err(Failure::Untried(why)) => {
+                println!("retried   {name}: {why}");
+                attempt()
+            }
+            tried => tried,
+        };
         let (word, detail) = match tried {
             Ok(()) => ("held", String::new()),
             Err(Failure::NotHeld(what)) => ("not held", what),
