@@ -172,11 +172,11 @@ impl Agent {
 
     /// Returns what the last output of a process that ended without a result means for the loop.
     #[must_use]
-    pub fn problem_of_output(&self, words: &str) -> Option<Problem> {
+    pub fn problem_of_output(&self, output: &str) -> Option<Problem> {
         match self {
             Self::Command(_) | Self::Demo(_) => None,
-            Self::Claude(_) => claude::of_output(words),
-            Self::OpenCode(_) => opencode::of_output(words),
+            Self::Claude(_) => claude::of_output(output),
+            Self::OpenCode(_) => opencode::of_output(output),
         }
     }
 

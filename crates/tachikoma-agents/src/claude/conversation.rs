@@ -320,13 +320,13 @@ pub struct Costs {
 
 impl Costs {
     /// Takes a new total of the conversation, and the cost since the last result if it is known. Returns the cost of the turn.
-    pub fn add(&mut self, total: Option<f64>, told: Option<f64>) -> f64 {
+    pub fn add(&mut self, total: Option<f64>, reported: Option<f64>) -> f64 {
         let since = match (total, self.total) {
             // A lower total belongs to another conversation.
             (Some(total), Some(before)) if total >= before => Some(total - before),
             (total, _) => total,
         };
-        let cost = told.or(since).unwrap_or_default().max(0.0);
+        let cost = reported.or(since).unwrap_or_default().max(0.0);
         self.total = total.or(self.total);
         self.run += cost;
         cost

@@ -108,12 +108,12 @@ fn silence_timeout(
     if let Some(until) = work.silence_check_until {
         return Some((until, timeout));
     }
-    let heard = last_output(policy, work, launched);
+    let last_output_at = last_output(policy, work, launched);
     match work.busy {
-        None => after(heard, limit, timeout),
+        None => after(last_output_at, limit, timeout),
         Some(busy) => earlier(
             after(busy.time, limit, timeout),
-            after(heard, policy.timeouts.tool, timeout),
+            after(last_output_at, policy.timeouts.tool, timeout),
         ),
     }
 }

@@ -96,8 +96,12 @@ impl Stepper<'_> {
         if !self.policy.agent.persistent {
             return PASSED;
         }
+        self.open_session(reboot.to, None)
+    }
+
+    /// Starts a process for a session. `resume` is the conversation that it continues; `None` for a new one.
+    fn open_session(&mut self, session: SessionNo, resume: Option<String>) -> StageResult {
         let generation = self.state.generation.next();
-        let session = reboot.to;
         self.record(LoopEvent::SessionOpening {
             session,
             generation,
@@ -105,7 +109,7 @@ impl Stepper<'_> {
         self.emit(Effect::OpenSession {
             generation,
             session,
-            resume: None,
+            resume,
         });
         HELD
     }
@@ -350,18 +354,7 @@ impl Stepper<'_> {
             }
             // The process has ended, but its conversation can be resumed.
             (None, Some(agent_id)) if can_answer && self.policy.agent.persistent => {
-                let generation = self.state.generation.next();
-                let session = self.state.session.number;
-                self.record(LoopEvent::SessionOpening {
-                    session,
-                    generation,
-                });
-                self.emit(Effect::OpenSession {
-                    generation,
-                    session,
-                    resume: Some(agent_id),
-                });
-                HELD
+                self.open_session(self.state.session.number, Some(agent_id))
             }
             (Some(_) | None, _) => PASSED,
         }
