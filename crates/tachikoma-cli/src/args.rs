@@ -1,12 +1,16 @@
 //! The command line: commands, arguments and their help texts.
 
 mod agents;
+mod groups;
 mod opencode;
 mod state;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args as ClapArgs, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+};
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::git::snapshots::Moment;
 
@@ -16,14 +20,29 @@ pub use state::{FromArgs, StateCommand};
 
 /// Run a coding agent in a loop, unattended, until the work is proven done.
 #[derive(Debug, Parser)]
-#[command(name = "tachikoma", version, max_term_width = 100)]
+#[command(name = "tachikoma", version, max_term_width = 100, help_template = HELP_TEMPLATE)]
 pub struct Args {
-    /// Command to run
+    /// Command to run; without one, the loop of this directory is shown
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
     /// Print diagnostics to stderr; repeat for more detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+/// Order of the parts of the main help. The groups of commands are set by [`Args::parse`].
+const HELP_TEMPLATE: &str =
+    "{about}\n\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}{after-help}";
+
+impl Args {
+    /// Parses the words of the command line. Prints help, or an error, and exits if they ask for it or are wrong.
+    pub fn parse(words: impl IntoIterator<Item = OsString>) -> Self {
+        let command = Self::command();
+        let (short, long) = (groups::short(&command), groups::long(&command));
+        let command = command.before_help(short).before_long_help(long);
+        let matches = command.get_matches_from(words);
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
 }
 
 /// The commands.
@@ -447,9 +466,12 @@ pub struct DemoArgs {
     /// Print the journal's records, one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Directory to use [default: a temporary one, removed at the end]
+    /// Directory to use [default: a new temporary one]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Do not pause between the steps of the agent
+    #[arg(long)]
+    pub fast: bool,
 }
 
 /// Parses a count. The standard message ("invalid digit found in string") does not say which values are valid.

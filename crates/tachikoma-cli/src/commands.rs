@@ -19,6 +19,7 @@ mod logs;
 mod note;
 mod notify;
 mod opencode;
+mod overview;
 mod records;
 mod replay;
 mod repository;
@@ -52,13 +53,16 @@ pub const BRIDGE: &str = "opencode-bridge";
 pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     let urgency = |now: bool| if now { Urgency::Now } else { Urgency::Graceful };
     let workspace = Workspace::current()?;
-    let runs_loop = matches!(&args.command, Command::Run(run) if !run.dry_run);
+    let runs_loop = matches!(&args.command, Some(Command::Run(run)) if !run.dry_run);
     diagnostics::install(
         args.verbose,
         workspace.variable("TACHIKOMA_LOG").as_deref(),
         runs_loop,
     )?;
-    match args.command {
+    let Some(command) = args.command else {
+        return overview::overview(&workspace);
+    };
+    match command {
         Command::Run(run) if run.new => {
             run::run(&workspace, &run).map_err(Failure::suggest_new_loop)
         }

@@ -16,6 +16,9 @@ const WINDOW: u64 = 200_000;
 /// Tokens that one item of the plan uses.
 const ITEM_TOKENS: u64 = 41_000;
 
+/// Argument that turns off the delays.
+pub const FAST: &str = "--fast";
+
 /// Delay between steps, so that a person can follow the demo.
 const PACE: Duration = Duration::from_millis(350);
 
@@ -30,14 +33,12 @@ pub fn run() -> ExitCode {
     let plan = std::fs::read_to_string("plan.md").unwrap_or_default();
     let done = plan.matches("- [x]").count() as u64;
     let Some(item) = plan.lines().find_map(|line| line.strip_prefix("- [ ] ")) else {
-        return finish();
+        return finish(done);
     };
     if prompt.contains("Hand-off") {
         print_text("a hand-off: good, I know where we are");
     }
-    // A new session begins with an empty context. This session has used tokens for the items since its start.
-    let first_of_session = session_start(done);
-    let spent = 9_000 + (done - first_of_session) * ITEM_TOKENS;
+    let spent = spent(done);
     context(spent);
     print_text(&format!("next: {item}"));
     work(item, &plan, spent)
@@ -75,8 +76,8 @@ fn work(item: &str, plan: &str, spent: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn finish() -> ExitCode {
-    context(9_000);
+fn finish(done: u64) -> ExitCode {
+    context(spent(done));
     print_text("every item of the plan is ticked");
     pause();
     print(&DemoLine::Result {
@@ -84,6 +85,11 @@ fn finish() -> ExitCode {
         text: "<promise>COMPLETE</promise>".to_owned(),
     });
     ExitCode::SUCCESS
+}
+
+/// Returns the tokens of the context. A new session begins with an empty context and uses tokens for each item since its start.
+fn spent(done: u64) -> u64 {
+    9_000 + done.saturating_sub(session_start(done)) * ITEM_TOKENS
 }
 
 /// Returns how many items were complete when this session began, from a file per session.
@@ -120,5 +126,7 @@ fn print(line: &DemoLine) {
 }
 
 fn pause() {
-    std::thread::sleep(PACE);
+    if std::env::args().all(|word| word != FAST) {
+        std::thread::sleep(PACE);
+    }
 }

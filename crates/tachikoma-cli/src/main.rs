@@ -21,8 +21,6 @@ mod zone;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
     // The internal roles of this program are handled first, because it starts itself in them and startup time matters.
     let mut words = std::env::args_os().skip(1);
@@ -41,7 +39,7 @@ fn main() -> ExitCode {
     }
     let mut words = std::env::args_os();
     let words = words.next().into_iter().chain(words.skip(handed));
-    match commands::dispatch(args::Args::parse_from(words)) {
+    match commands::dispatch(args::Args::parse(words)) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

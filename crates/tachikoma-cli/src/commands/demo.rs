@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use tachikoma_core::{Launch, PromptSource};
@@ -14,9 +14,10 @@ use tachikoma_loop_runner::store::encryption::Encryption;
 use tachikoma_loop_runner::store::recover::Loss;
 use toml::Value;
 
-use super::run::run_here;
+use super::run::{quoted, run_here};
 use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::DemoArgs;
+use crate::demo_agent::FAST;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::report::Style;
@@ -33,18 +34,21 @@ const PROMPT: &str = "Work through plan.md: do the next open item, tick it, and 
 pub const PLAN: &str = "# Plan\n\n- [ ] write the greeting\n- [ ] write the parser\n- [ ] write the tests\n\
     - [ ] write the manual\n- [ ] polish\n";
 
+/// Commands to try in the directory of the demo.
+const NEXT_COMMANDS: &str = "  tachikoma history              # each iteration and its result
+  tachikoma explain 2            # why iteration 2 was repeated
+  tachikoma checkpoint show      # the hand-off that the second session got
+  git log --oneline              # a commit per iteration";
+
 /// Runs the demo.
 pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure> {
-    let scratch = tempfile::Builder::new().prefix("tachikoma-demo-").tempdir();
-    let scratch =
-        scratch.map_err(|error| Failure::new(format!("no temporary directory: {error}")))?;
     let dir = match &args.dir {
         Some(dir) => workspace.directory.join(dir),
-        None => scratch.path().to_owned(),
+        None => new_directory()?,
     };
     check_empty(&dir)?;
     prepare(&dir)?;
-    let config = config(workspace, &dir)?;
+    let config = config(workspace, &dir, args.fast)?;
     let style = if args.json { Style::Json } else { Style::Lines };
     if style == Style::Lines {
         out::report(&format!(
@@ -54,11 +58,21 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
     }
     let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground, None))?;
     if style == Style::Lines && code == ExitCode::SUCCESS {
-        out::report(
-            "The demo showed a crash with a backoff, a reboot at the redline with a hand-off, and a completed plan.",
-        );
+        out::report(&format!(
+            "\nThe demo showed a crash with a backoff, a reboot at the redline with a hand-off, and a completed plan.\n\
+             Its directory is kept. Try next:\n  cd {}\n{NEXT_COMMANDS}",
+            quoted(&dir.to_string_lossy())
+        ));
     }
     Ok(code)
+}
+
+/// Creates a directory below the system's temporary directory. It is kept, so that the user can look at the loop.
+fn new_directory() -> Result<PathBuf, Failure> {
+    let created = tempfile::Builder::new().prefix("tachikoma-demo-").tempdir();
+    created
+        .map(tempfile::TempDir::keep)
+        .map_err(|error| Failure::new(format!("no temporary directory: {error}")))
 }
 
 /// Checks that the directory is empty or does not exist, because the demo writes files and creates a repository.
@@ -111,11 +125,16 @@ fn begin_repository(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn config(workspace: &Workspace, dir: &Path) -> Result<LoopConfig, Failure> {
+fn config(workspace: &Workspace, dir: &Path, fast: bool) -> Result<LoopConfig, Failure> {
     let flag = || Origin::Flag("demo".to_owned());
     let mut layers = Layers::new();
     layers.set("agent.name", Value::from("demo"), flag());
-    layers.set("iteration_delay", Value::from("500ms"), flag());
+    let mut agent = workspace.ourselves(DEMO_AGENT)?;
+    if fast {
+        agent.push(FAST.into());
+    }
+    let delay = if fast { "0s" } else { "500ms" };
+    layers.set("iteration_delay", Value::from(delay), flag());
     let loaded = layers.load().map_err(|error| Failure::new(chain(&error)))?;
     Ok(LoopConfig {
         settings: loaded.settings.clone(),
@@ -130,7 +149,7 @@ fn config(workspace: &Workspace, dir: &Path) -> Result<LoopConfig, Failure> {
         new_loop: true,
         new_loop_id: None,
         guard: workspace.ourselves(GUARD)?,
-        demo: workspace.ourselves(DEMO_AGENT)?,
+        demo: agent,
         bridge: workspace.ourselves(BRIDGE)?,
         opencode_login: None,
         runtime_dir: workspace.runtime_dir(),

@@ -36,6 +36,7 @@ use crate::workspace::Workspace;
 
 /// Runs the loop, or shows how it would run.
 pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
+    refuse_text_as_file(workspace, args)?;
     let runs_here = !args.detach && !args.dry_run;
     if runs_here {
         // The passphrase is removed from the environment before it is used, because checking it takes a second.
@@ -100,6 +101,23 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     // A panic of the thread has already been printed.
     let _ = registered.map(std::thread::JoinHandle::join);
     ended
+}
+
+/// Refuses a prompt that is not a file and looks like text: `tachikoma run "fix the tests"`.
+fn refuse_text_as_file(workspace: &Workspace, args: &RunArgs) -> Result<(), Failure> {
+    let Some(prompt) = &args.prompt else {
+        return Ok(());
+    };
+    let text = prompt.to_string_lossy();
+    if !text.contains(char::is_whitespace) || workspace.directory.join(prompt).exists() {
+        return Ok(());
+    }
+    let text = sanitize(&text);
+    let what = format!("no file is named `{text}`");
+    Err(Failure::usage(what).hint(format!(
+        "to use these words as the prompt: `tachikoma run -p {}`",
+        quoted(&text)
+    )))
 }
 
 /// Refuses to use the state of a loop that git tracks: it may come from a clone or a pull.
@@ -530,7 +548,7 @@ fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
 }
 
 /// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

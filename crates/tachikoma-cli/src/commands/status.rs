@@ -45,7 +45,8 @@ pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
+/// Returns the status of the loop in this directory; `None` if there is none.
+pub fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
     let Some(working_dir) = workspace.working_dir()? else {
         return Ok(None);
     };

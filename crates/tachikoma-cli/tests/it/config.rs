@@ -196,46 +196,60 @@ fn help_lists_all_commands() {
     assert_snapshot!(help(&[]), @"
     Run a coding agent in a loop, unattended, until the work is proven done
 
-    Usage: tachikoma [OPTIONS] <COMMAND>
+    Usage: tachikoma [OPTIONS] [COMMAND]
 
-    Commands:
+    Start:
       run          Start or continue the loop in this directory
       demo         Run a scripted agent that crashes, reboots and finishes
+
+    Watch:
       status       Show the state of the loop
+      logs         Print the agent's output
+      events       Print the events of the loop
+
+    Steer:
       pause        Pause after the current iteration
       resume       Continue a paused loop
-      stop         Stop the loop
       skip         Skip the current iteration or the current wait
+      stop         Stop the loop
       reboot       Start a fresh agent session
+      tell         Send a message to the agent
       answer       Answer the question that the loop is waiting on
       attend       Turn attended mode on or off
-      tell         Send a message to the agent
       reload       Apply changes of the configuration to the running loop
-      events       Print the events of the loop
-      logs         Print the agent's output
-      context      Show the context usage of a session over time
+
+    Look back:
       history      List the iterations and their results
+      context      Show the context usage of a session over time
       explain      Explain the decisions after an iteration, and their inputs
       replay       Replay recorded decisions with different settings
       diff         Show the changes of an iteration as a git diff
       rollback     Restore the work tree to its state before an iteration
       checkpoint   Show the hand-off given to a new session
-      note         Add a note to the hand-off of all later sessions
-      done         Claim that the work is complete
+
+    Maintain:
+      config       Show and check the configuration
       state        Show, check, back up and restore the stored state
       trust        Trust the programs and permissions that tachikoma.toml names
-      config       Show and check the configuration
-      notify       Test the notification targets
       agents       Decode recorded agent output
       opencode     Run and supervise `opencode serve`
+      notify       Test the notification targets
       service      Print a systemd or launchd unit
       completions  Print a shell completion script
-      help         Print this message or the help of the given subcommand(s)
+
+    For agents:
+      note         Add a note to the hand-off of all later sessions
+      done         Claim that the work is complete
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
-      -V, --version     Print version
+      -v, --verbose...
+              Print diagnostics to stderr; repeat for more detail
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
     ");
 }
 
@@ -309,7 +323,8 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
           --json        Print the journal's records, one JSON object per line
-          --dir <DIR>   Directory to use [default: a temporary one, removed at the end]
+          --dir <DIR>   Directory to use [default: a new temporary one]
+          --fast        Do not pause between the steps of the agent
       -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");

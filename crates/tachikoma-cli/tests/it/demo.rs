@@ -31,7 +31,7 @@ fn demo_refuses_a_directory_that_is_not_empty() {
 #[test]
 fn demo_creates_a_relative_directory_and_writes_only_there() {
     let scratch = Scratch::new();
-    let ran = tachikoma(&scratch).run(["demo", "--dir", "new/er"]);
+    let ran = tachikoma(&scratch).run(["demo", "--fast", "--dir", "new/er"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     let dir = scratch.path().join("new/er");
     let first = format!(
@@ -39,7 +39,16 @@ fn demo_creates_a_relative_directory_and_writes_only_there() {
         dir.display()
     );
     assert!(ran.stdout.starts_with(&first), "{}", ran.stdout);
-    assert!(ran.stdout.contains("The demo showed "), "{}", ran.stdout);
+    let (_, end) = ran.stdout.split_once("The demo showed ").unwrap();
+    assert_snapshot!(end.replace(&*dir.to_string_lossy(), "[DEMO]"), @"
+    a crash with a backoff, a reboot at the redline with a hand-off, and a completed plan.
+    Its directory is kept. Try next:
+      cd [DEMO]
+      tachikoma history              # each iteration and its result
+      tachikoma explain 2            # why iteration 2 was repeated
+      tachikoma checkpoint show      # the hand-off that the second session got
+      git log --oneline              # a commit per iteration
+    ");
     assert!(dir.join(".ralph/loops").is_dir());
     let commits = ran.stdout.matches("\ncommitted ").count();
     assert_eq!(
@@ -62,4 +71,19 @@ fn a_failed_demo_prints_no_summary() {
     let ran = live.wait(crate::support::SOON);
     assert_eq!(ran.code(), Some(143), "{}", ran.snapshot());
     assert!(!ran.stdout.contains("The demo showed"), "{}", ran.stdout);
+}
+
+#[test]
+fn demo_keeps_its_temporary_directory() {
+    let scratch = Scratch::new();
+    scratch.write("tmp/file", "");
+    let tool = tachikoma(&scratch).env("TMPDIR", scratch.path().join("tmp"));
+    let ran = tool.run(["demo", "--fast"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let entries = std::fs::read_dir(scratch.path().join("tmp")).unwrap();
+    let plans = entries.filter(|entry| {
+        let path = entry.as_ref().unwrap().path();
+        path.join(".ralph/loops").is_dir() && ran.stdout.contains(&*path.to_string_lossy())
+    });
+    assert_eq!(plans.count(), 1, "{}", ran.stdout);
 }

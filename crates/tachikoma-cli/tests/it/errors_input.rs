@@ -406,7 +406,7 @@ fn an_unknown_command_is_refused() {
 
       tip: some similar subcommands exist: 'run', 'resume'
 
-    Usage: tachikoma [OPTIONS] <COMMAND>
+    Usage: tachikoma [OPTIONS] [COMMAND]
 
     For more information, try '--help'.
     ");
@@ -424,4 +424,40 @@ fn two_prompts_are_refused() {
 
     For more information, try '--help'.
     ");
+}
+
+#[test]
+fn text_in_place_of_the_prompt_file_gets_a_hint_with_the_flag() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(["run", "fix the tests", "--", "true"]);
+    assert_snapshot!(ran.snapshot(), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: no file is named `fix the tests`
+    hint: to use these words as the prompt: `tachikoma run -p 'fix the tests'`
+    ");
+}
+
+#[test]
+fn no_command_shows_the_first_commands_or_the_loop() {
+    let scratch = Scratch::new();
+    let tool = tachikoma(&scratch);
+    assert_snapshot!(tool.run([""; 0]).snapshot(), @r#"
+    exit: 0
+    --- stdout
+    no loop in [DIR]; `tachikoma run` starts one
+
+      tachikoma demo                                    # watch a scripted agent, without a key or a network
+      tachikoma run -p "fix the tests" --agent claude   # run Claude Code in a loop
+      tachikoma run prompt.md -- my-agent               # run any program in a loop
+      tachikoma -h                                      # list the commands
+    --- stderr
+    "#);
+    scratch.write("prompt.md", "work\n");
+    tool.run(["run", "-n", "1", "--quiet", "--", "true"]);
+    let (bare, status) = (tool.run([""; 0]), tool.run(["status"]));
+    assert_eq!(bare.code(), Some(0), "{}", bare.snapshot());
+    assert!(bare.stdout.contains("1 iteration"), "{}", bare.stdout);
+    assert_eq!(bare.stdout.lines().count(), status.stdout.lines().count());
 }
