@@ -2,9 +2,46 @@
 //! terminal would interpret are escaped.
 
 use std::borrow::Cow;
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, IsTerminal, Write as _};
+use std::sync::OnceLock;
+
+use clap::ColorChoice;
 
 use crate::sanitize::is_harmless;
+use crate::view::text::Text;
+
+/// The value of `--color`; unset until the arguments are parsed.
+static COLOR: OnceLock<ColorChoice> = OnceLock::new();
+
+/// Sets when colors are printed.
+pub fn choose_color(choice: ColorChoice) {
+    let _ = COLOR.set(choice);
+}
+
+/// Returns whether escape codes may be written to a stream: it is a terminal that understands them, and the user did not disable colors.
+/// `--color always` also colors output to a file.
+pub fn has_color(stream: &impl IsTerminal) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    match COLOR.get().copied().unwrap_or(ColorChoice::Auto) {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb(),
+    }
+}
+
+/// Returns whether the terminal understands no escape codes.
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
+}
+
+/// Returns the number of columns of the terminal at stdout; 80 if it is not a terminal or does not report its width.
+pub fn columns() -> usize {
+    rustix::termios::tcgetwinsize(std::io::stdout())
+        .map(|size| usize::from(size.ws_col))
+        .ok()
+        .filter(|columns| *columns > 0)
+        .unwrap_or(80)
+}
 
 /// Escapes the characters that a terminal would interpret, and those that reorder text, as `\u001b`. Newlines and tabs are kept. In a JSON
 /// string the escape means the same character.
@@ -28,6 +65,15 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
 pub fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{}", harmless(text)) {
+        std::process::exit(i32::from(error.kind() != ErrorKind::BrokenPipe));
+    }
+}
+
+/// Prints a line with tones. If the reader has closed the pipe (`| head`), the program exits successfully.
+pub fn text(text: &Text) {
+    let mut out = std::io::stdout().lock();
+    let rendered = text.render(has_color(&out));
+    if let Err(error) = writeln!(out, "{rendered}") {
         std::process::exit(i32::from(error.kind() != ErrorKind::BrokenPipe));
     }
 }
