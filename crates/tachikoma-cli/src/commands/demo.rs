@@ -22,6 +22,7 @@ use crate::out;
 use crate::report::Style;
 use crate::runtime::runtime;
 use crate::signals::Terminal;
+use crate::view::text::Text;
 use crate::workspace::Workspace;
 use crate::zone;
 
@@ -54,9 +55,9 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
     }
     let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground, None))?;
     if style == Style::Lines && code == ExitCode::SUCCESS {
-        out::report(
+        out::report_text(&Text::plain(
             "The demo showed a crash with a backoff, a reboot at the redline with a hand-off, and a completed plan.",
-        );
+        ));
     }
     Ok(code)
 }

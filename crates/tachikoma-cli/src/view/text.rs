@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::out::harmless;
+use crate::sanitize::harmless;
 
 /// What a part of a line means. Each meaning has one color, and the text has to be understandable without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,26 @@ impl Text {
     #[must_use]
     pub fn and(self, text: impl Into<String>) -> Self {
         self.with(Tone::Plain, text)
+    }
+
+    /// Appends all parts of another line.
+    #[must_use]
+    pub fn join(mut self, other: Self) -> Self {
+        self.parts.extend(other.parts);
+        self
+    }
+
+    /// Returns the first columns of the line.
+    #[must_use]
+    pub fn cut(&self, columns: usize) -> Self {
+        let mut shown = Self::default();
+        let mut left = columns;
+        for (tone, text) in &self.parts {
+            let (head, _) = split_at(text, left);
+            left -= head.chars().count();
+            shown.push(*tone, head);
+        }
+        shown
     }
 
     /// Returns the number of columns of the line. Wide characters count as one column.

@@ -233,9 +233,10 @@ fn help_lists_all_commands() {
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
-      -V, --version     Print version
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
+      -V, --version       Print version
     ");
 }
 
@@ -286,6 +287,8 @@ fn help_of_run_lists_all_flags() {
                                          this run
           --nested                       Allow a start from inside the agent of another loop
       -v, --verbose...                   Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>                 When to print colors [default: auto] [possible values: auto,
+                                         always, never]
       -h, --help                         Print help
 
     Examples:
@@ -308,10 +311,11 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma demo [OPTIONS]
 
     Options:
-          --json        Print the journal's records, one JSON object per line
-          --dir <DIR>   Directory to use [default: a temporary one, removed at the end]
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --json          Print the journal's records, one JSON object per line
+          --dir <DIR>     Directory to use [default: a temporary one, removed at the end]
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["status"]), @"
     Show the state of the loop
@@ -319,9 +323,10 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma status [OPTIONS]
 
     Options:
-          --json        Print one JSON object
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --json          Print one JSON object
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["pause"]), @"
     Pause after the current iteration
@@ -329,9 +334,10 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma pause [OPTIONS]
 
     Options:
-          --now         Interrupt the current iteration
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --now           Interrupt the current iteration
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["resume"]), @"
     Continue a paused loop
@@ -339,8 +345,9 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma resume [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["stop"]), @"
     Stop the loop
@@ -348,9 +355,10 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma stop [OPTIONS]
 
     Options:
-          --now         Do not wait for the current tool call to end
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --now           Do not wait for the current tool call to end
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["skip"]), @"
     Skip the current iteration or the current wait
@@ -358,8 +366,9 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma skip [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["reboot"]), @"
     Start a fresh agent session
@@ -367,8 +376,9 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma reboot [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["events"]), @"
     Print the events of the loop
@@ -376,10 +386,11 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma events [OPTIONS]
 
     Options:
-      -f, --follow      Keep printing new events
-          --json        Print the journal's records, one JSON object per line
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -f, --follow        Keep printing new events
+          --json          Print the journal's records, one JSON object per line
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["logs"]), @"
     Print the agent's output
@@ -390,8 +401,9 @@ fn help_of_every_other_command_is_printed() {
       [ITERATION]  Iteration [default: the latest with output]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["config"]), @"
     Show and check the configuration
@@ -405,8 +417,9 @@ fn help_of_every_other_command_is_printed() {
       help    Print this message or the help of the given subcommand(s)
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["agents", "decode"]), @"
     Print outcome, context usage and cost of a recorded agent process
@@ -418,10 +431,11 @@ fn help_of_every_other_command_is_printed() {
       <FILE>   File with its stdout, plain or compressed (.zst), or - for stdin
 
     Options:
-          --exit <CODE>  Exit code of the process, or -N if signal N killed it
-          --json         Print one JSON object
-      -v, --verbose...   Print diagnostics to stderr; repeat for more detail
-      -h, --help         Print help
+          --exit <CODE>   Exit code of the process, or -N if signal N killed it
+          --json          Print one JSON object
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["state"]), @"
     Show, check, back up and restore the stored state
@@ -440,8 +454,9 @@ fn help_of_every_other_command_is_printed() {
       help     Print this message or the help of the given subcommand(s)
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["state", "set"]), @"
     Store a value for hooks and scripts
@@ -453,8 +468,9 @@ fn help_of_every_other_command_is_printed() {
       <JSON>  Value as JSON; null removes it
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["state", "clear"]), @"
     Archive the loop, so that the next run starts a new one
@@ -462,10 +478,11 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma state clear [OPTIONS]
 
     Options:
-          --purge       Delete all loops and their files instead
-      -y, --yes         Do not ask for confirmation
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --purge         Delete all loops and their files instead
+      -y, --yes           Do not ask for confirmation
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["completions"]), @"
     Print a shell completion script
@@ -476,8 +493,9 @@ fn help_of_every_other_command_is_printed() {
       <SHELL>  The shell [possible values: bash, elvish, fish, powershell, zsh]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
 }
 

@@ -41,7 +41,7 @@ fn demo_creates_a_relative_directory_and_writes_only_there() {
     assert!(ran.stdout.starts_with(&first), "{}", ran.stdout);
     assert!(ran.stdout.contains("The demo showed "), "{}", ran.stdout);
     assert!(dir.join(".ralph/loops").is_dir());
-    let commits = ran.stdout.matches("\ncommitted ").count();
+    let commits = ran.stdout.matches("committed ").count();
     assert_eq!(
         commits, 5,
         "the work of the demo is committed: {}",
