@@ -68,6 +68,8 @@ struct Handover {
 struct RunCounts {
     started: Option<Timestamp>,
     commits: u64,
+    /// Added and removed lines, as far as they are known.
+    lines: u64,
     tokens: u64,
     denied: u64,
     refused: u64,
@@ -269,6 +271,7 @@ impl Lines {
             }
             LoopEvent::IterationFailed { streak, .. } => self.streak = *streak,
             LoopEvent::AutocommitFinished { result, .. } => {
+                self.run.lines += u64::from(result.lines);
                 if let Some(commit) = &result.commit {
                     self.run.commits += 1;
                     self.handover.commit = commit.short().to_owned();
@@ -351,6 +354,7 @@ impl Lines {
         ));
         for (count, noun) in [
             (self.run.commits, "commit"),
+            (self.run.lines, "changed line"),
             (self.run.denied, "denied call"),
             (self.run.refused, "refused claim"),
         ] {
@@ -723,6 +727,35 @@ pub fn iterations(count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reboot_is_a_break_with_the_context_and_the_hand_off() {
+        let mut lines = Lines::new(80);
+        let events = [
+            r#"{"type":"context_measured","context":{"tokens":173000,"window":200000,"estimated":false},"answering":true}"#,
+            r#"{"type":"file_touched","path":"a"}"#,
+            r#"{"type":"reboot_started","reason":{"kind":"redline","percent":86},"iteration":5,"from":1,"then":null}"#,
+            r#"{"type":"hand_off_written","text":"one\ntwo"}"#,
+            r#"{"type":"session_started","session":2,"agent_id":null}"#,
+            r#"{"type":"reboot_completed","reason":{"kind":"redline","percent":86},"iteration":5,"from":1,"to":2,"duration_ms":10}"#,
+        ];
+        let shown = events.iter().flat_map(|event| {
+            lines.of(&Record {
+                seq: tachikoma_core::Seq(1),
+                time: Timestamp::default(),
+                loop_id: tachikoma_core::LoopId::from_u128(1),
+                event: serde_json::from_str(event).unwrap(),
+                input: None,
+                reasons: Vec::new(),
+            })
+        });
+        let shown: Vec<String> = shown.map(|line| line.render(false)).collect();
+        insta::assert_snapshot!(shown.join("\n"), @r"
+          hand-off written, 7 bytes
+        ── rebooted: session 1 -> 2 (context at 86%) · 173k of 200k tokens ─────────────
+          hand-off: 2 lines, 7 bytes · 1 file
+        ");
+    }
 
     #[test]
     fn denials_name_the_command_and_the_setting_and_are_repeated_rarely() {

@@ -18,7 +18,8 @@ fn a_dry_run_shows_the_whole_launch_and_no_secret() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    would run agent claude (`true`), permission safe: it may change files in the work tree, the rest is denied
+    would run agent claude (`true`)
+    permission safe: it may change files in the work tree, the rest is denied
     in [DIR]
     prompt prompt.md
     command true -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --disallowedTools CronCreate ScheduleWakeup --permission-mode acceptEdits --allowedTools 'Bash(tachikoma note:*)' 'Bash(tachikoma done:*)' 'Bash(tachikoma status:*)'
