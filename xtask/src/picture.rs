@@ -70,9 +70,9 @@ fn colour(line: &str) -> &'static str {
     match line {
         _ if line.starts_with('$') => "#ffffff",
         _ if line.starts_with("  |") => "#9d9d9d",
-        _ if line.starts_with("completed") => "#89d185",
-        _ if line.contains("failed") => "#f48771",
-        _ if line.contains("reboot") => "#dcdcaa",
+        _ if line.contains('✓') => "#89d185",
+        _ if line.contains('✗') => "#f48771",
+        _ if line.contains('↻') || line.starts_with("──") => "#dcdcaa",
         _ => "#d4d4d4",
     }
 }

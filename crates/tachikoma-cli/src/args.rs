@@ -28,6 +28,9 @@ pub struct Args {
     /// Print diagnostics to stderr; repeat for more detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// When to print colors
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: clap::ColorChoice,
 }
 
 /// Order of the parts of the main help. The groups of commands are set by [`Args::parse`].

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use crate::failure::Failure;
-use crate::out::harmless;
+use crate::sanitize::harmless;
 
 /// Returns whether the user can be asked: stdin and stderr are a terminal.
 pub fn can_ask() -> bool {

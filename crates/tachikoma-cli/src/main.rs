@@ -16,6 +16,7 @@ mod sd_notify;
 mod secrets;
 mod signals;
 mod trust;
+mod view;
 mod workspace;
 mod zone;
 
@@ -39,7 +40,9 @@ fn main() -> ExitCode {
     }
     let mut words = std::env::args_os();
     let words = words.next().into_iter().chain(words.skip(handed));
-    match commands::dispatch(args::Args::parse(words)) {
+    let args = args::Args::parse(words);
+    out::choose_color(args.color);
+    match commands::dispatch(args) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

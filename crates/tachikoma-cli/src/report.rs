@@ -8,6 +8,8 @@ pub mod line;
 pub mod progress;
 pub mod question;
 pub mod span;
+pub mod symbol;
+pub mod tool_calls;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -22,8 +24,11 @@ use tokio::sync::mpsc;
 
 use crate::out;
 use crate::sanitize::sanitize;
+use crate::view::text::{Text, Tone};
+use crate::zone::local;
 use line::Lines;
 use progress::Screen;
+use symbol::Symbol;
 
 /// How long the end of the program, or Ctrl-Z, waits for a report that is blocked.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -56,20 +61,20 @@ pub struct Reporter {
 
 impl Reporter {
     /// Starts the reporter. `dir` is the directory of the loop. Missed records are read from there: records after
-    /// `seen` up to `written` exist already, and `notices` has all later ones.
+    /// `seen` up to `written` exist already, and `notices` has all later ones. `spent_microusd` is the cost of the loop so far.
     pub fn start(
         style: Style,
         notices: broadcast::Receiver<Notice>,
         (dir, encryption): (PathBuf, Encryption),
         (seen, written): (Seq, Seq),
-        lines: Lines,
+        (lines, spent_microusd): (Lines, u64),
     ) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         if style == Style::Quiet {
             // In quiet mode no thread is started, so that the loop does not wake it for every record.
             return Self { orders };
         }
-        let screen = Screen::new(style == Style::Lines);
+        let screen = Screen::new(style == Style::Lines, spent_microusd);
         let writer = ReportWriter {
             style,
             dir,
@@ -175,16 +180,16 @@ impl ReportWriter {
         match notice {
             Notice::Recorded(record) => self.record(record),
             Notice::Output { line, .. } if self.style == Style::Lines => {
-                self.screen.print(&format!("  | {}", sanitize(line)));
+                self.screen.print(&agent_line(&sanitize(line)));
             }
             Notice::OutputSkipped { lines } if self.style == Style::Lines => {
-                self.screen.print(&format!(
-                    "  | ... {lines} more lines; `tachikoma logs` shows them"
-                ));
+                let more = format!("... {lines} more lines; `tachikoma logs` shows them");
+                self.screen.print(&agent_line(&more));
             }
             Notice::DiskFull { until } if self.style == Style::Lines => {
-                self.screen
-                    .print(&format!("disk full: waiting for free space until {until}"));
+                let until = local(*until);
+                let text = format!("disk full: waiting for free space until {until}");
+                self.screen.print(&Symbol::Wait.line(text));
             }
             Notice::Output { .. } | Notice::OutputSkipped { .. } | Notice::DiskFull { .. } => {}
         }
@@ -218,6 +223,11 @@ impl ReportWriter {
             Style::Quiet => {}
         }
     }
+}
+
+/// Returns a line of the agent. Its prefix shows that the agent wrote it, so that it cannot be taken for a line of the loop.
+fn agent_line(text: &str) -> Text {
+    Text::new(Tone::Agent, "  | ").and(text)
 }
 
 /// Returns a record as a line of the journal.

@@ -3,9 +3,9 @@
 /// Gets the character before a position and the text after it. Returns the length to replace and the placeholder; `None` if no match.
 type Pattern = fn(Option<char>, &str) -> Option<(usize, &'static str)>;
 
-const PATTERNS: [Pattern; 4] = [loop_id, time, pid, duration];
+const PATTERNS: [Pattern; 5] = [loop_id, time, pid, clock, duration];
 
-/// Replaces loop ids by `[LOOP]`, RFC 3339 times by `[TIME]`, process ids by `[PID]` and measured
+/// Replaces loop ids by `[LOOP]`, RFC 3339 times by `[TIME]`, clock times by `[CLOCK]`, process ids by `[PID]` and measured
 /// durations by `[DURATION]`.
 ///
 /// Durations of a configuration (`5s`, `10m`) are not replaced, because they do not vary.
@@ -44,6 +44,15 @@ fn time(_: Option<char>, text: &str) -> Option<(usize, &'static str)> {
         .strip_prefix('Z')
         .or_else(|| shaped(rest.strip_prefix(['+', '-'])?, "dd:dd"))?;
     Some((text.len() - rest.len(), "[TIME]"))
+}
+
+/// Matches `12:00:00`.
+fn clock(previous: Option<char>, text: &str) -> Option<(usize, &'static str)> {
+    if previous.is_some_and(|before| before.is_alphanumeric() || before == ':') {
+        return None;
+    }
+    let rest = shaped(text, "dd:dd:dd")?;
+    Some((text.len() - rest.len(), "[CLOCK]"))
 }
 
 /// Matches the number after the word `pid`: `pid 12`, `pid: 12`, `pid=12`, `"pid":12`.
@@ -138,6 +147,11 @@ mod tests {
         check("2026-11-15T05:17:44+02:00", "[TIME]");
         check("2026-11-15", "2026-11-15");
         check("2026-11-15T05:17:44", "2026-11-15T05:17:44");
+    }
+
+    #[test]
+    fn mask_replaces_clock_times() {
+        check("at 05:17:44, 1:05:17:44", "at [CLOCK], 1:05:17:44");
     }
 
     #[test]

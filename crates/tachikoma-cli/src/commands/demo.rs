@@ -23,6 +23,7 @@ use crate::out;
 use crate::report::Style;
 use crate::runtime::runtime;
 use crate::signals::Terminal;
+use crate::view::text::Text;
 use crate::workspace::Workspace;
 use crate::zone;
 
@@ -58,9 +59,11 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
     }
     let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground, None))?;
     if style == Style::Lines && code == ExitCode::SUCCESS {
+        out::report_text(&Text::plain(
+            "The demo showed a crash with a backoff, a reboot at the redline with a hand-off, and a completed plan.",
+        ));
         out::report(&format!(
-            "\nThe demo showed a crash with a backoff, a reboot at the redline with a hand-off, and a completed plan.\n\
-             Its directory is kept. Try next:\n  cd {}\n{NEXT_COMMANDS}",
+            "Its directory is kept. Try next:\n  cd {}\n{NEXT_COMMANDS}",
             quoted(&dir.to_string_lossy())
         ));
     }

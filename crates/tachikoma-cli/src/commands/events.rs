@@ -14,7 +14,11 @@ use crate::out;
 use crate::report::json;
 use crate::report::line::Lines;
 use crate::runtime::runtime;
+use crate::view::text::{Text, Tone};
 use crate::workspace::{Current, Workspace};
+
+/// Width of the time before each line, with its space.
+const TIME_COLUMNS: usize = 25;
 
 /// Prints the records of the current loop.
 pub fn events(workspace: &Workspace, follow: bool, json: bool) -> Result<ExitCode, Failure> {
@@ -28,7 +32,7 @@ pub fn events(workspace: &Workspace, follow: bool, json: bool) -> Result<ExitCod
         encryption,
         json,
         seen: Seq(0),
-        lines: Lines::default(),
+        lines: Lines::new(out::columns().saturating_sub(TIME_COLUMNS)),
         said: Vec::new(),
     };
     printer.catch_up(&dir)?;
@@ -111,7 +115,7 @@ impl EventPrinter {
             return out::line(&json(record));
         }
         for line in self.lines.of(record) {
-            out::line(&format!("{} {line}", record.time));
+            out::text(&Text::new(Tone::Detail, format!("{} ", record.time)).join(line));
         }
     }
 }

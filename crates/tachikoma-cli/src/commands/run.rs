@@ -32,6 +32,7 @@ use crate::sanitize::sanitize;
 use crate::secrets;
 use crate::signals::{Signals, Terminal};
 use crate::trust::{Trust, Untrusted};
+use crate::view::text::{Text, Tone};
 use crate::workspace::Workspace;
 
 /// Runs the loop, or shows how it would run.
@@ -211,13 +212,16 @@ pub async fn run_here(
         FoundLoop::Interrupted { .. } | FoundLoop::Ended { .. } => runner.found_up_to(),
     };
     let keys = terminal == Terminal::Foreground && keys::can_ask();
-    let lines = Lines::beginning_at(state.session.redline_tokens).with_keys(keys);
+    let lines = Lines::new(out::columns())
+        .with_redline(state.session.redline_tokens)
+        .with_keys(keys);
+    let spent = state.stats.cost_microusd;
     let reporter = Reporter::start(
         style,
         handle.subscribe(),
         (dir, config.encryption.clone()),
         (seen, state.seq),
-        lines,
+        (lines, spent),
     );
     // Signals are listened to before anything runs, so that none is missed.
     let signals = Signals::listen()
@@ -371,24 +375,35 @@ fn exit_code(outcome: &Outcome) -> u8 {
 
 /// Prints the settings of the run before the first iteration.
 fn print_start(config: &LoopConfig, agent: &Agent) {
-    out::report(&format!(
-        "tachikoma {}: {}",
-        env!("CARGO_PKG_VERSION"),
-        agent_text(config, agent)
-    ));
+    let (name, rights) = agent_text(config, agent);
+    let version = format!("tachikoma {}", env!("CARGO_PKG_VERSION"));
+    let directory = format!("  in {}", config.working_dir.display());
+    let first = Text::new(Tone::Strong, version).and("  ");
+    let first = first.with(Tone::Agent, name).with(Tone::Detail, directory);
+    out::report_text(&first);
     if let Some(problem) = config.redline_problem(agent) {
         out::note(&format!("note: {problem}"));
     }
     for problem in config.budget_problems(agent) {
         out::note(&format!("note: {problem}"));
     }
-    out::report(&limits_text(&config.settings));
+    let setting = |label: &str, text: &str| {
+        let label = Text::new(Tone::Detail, format!("  {label:<12}"));
+        out::report_text(&label.and(text));
+    };
+    setting("permission", &rights);
+    setting("limits", &limits_text(&config.settings));
+    setting("completion", &completion_text(&config.settings));
     if !may_be_in_a_repository(&config.working_dir) {
-        out::report(
+        setting(
+            "git",
             "no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only",
         );
     }
-    out::report(&completion_text(&config.settings));
+    setting(
+        "stop",
+        "Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state",
+    );
 }
 
 /// Lists the limits that end the loop even if its work is not complete.
@@ -410,8 +425,9 @@ fn limits_text(settings: &Settings) -> String {
     ];
     let limits: Vec<String> = limits.into_iter().flatten().collect();
     match limits.as_slice() {
-        [] => "limits: none; set `--max-iterations`, `--max-duration` or `--max-cost` to bound the loop".to_owned(),
-        limits => format!("limits: {}", limits.join(", ")),
+        [] => "none; set `--max-iterations`, `--max-duration` or `--max-cost` to bound the loop"
+            .to_owned(),
+        limits => limits.join(", "),
     }
 }
 
@@ -456,22 +472,25 @@ fn completion_text(settings: &Settings) -> String {
 }
 
 /// Describes the permission `safe` of an agent.
-const SAFE: &str = "permission safe: it may change files in the work tree, the rest is denied";
+const SAFE: &str = "safe: it may change files in the work tree, the rest is denied";
 
-fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
+/// Returns the agent, and what it is permitted to do.
+fn agent_text(config: &LoopConfig, agent: &Agent) -> (String, String) {
     match config.settings.agent.name {
         AgentName::Command => {
             let program = config.settings.agents.command.program.join(" ");
-            format!("agent command (`{program}`), with your own rights: nothing it does is denied")
+            let rights = "your own rights: nothing it does is denied".to_owned();
+            (format!("agent command (`{program}`)"), rights)
         }
         AgentName::Claude => {
             let program = &config.settings.session.claude_command;
             let own = &config.settings.agents.claude;
             let rights = match own.permission {
                 Permission::Safe => SAFE,
-                Permission::Bypass => "permission bypass: nothing it does is denied",
+                Permission::Bypass => "bypass: nothing it does is denied",
             };
-            format!("agent claude (`{program}`), {rights}{}", allowed(own))
+            let rights = format!("{rights}{}", allowed(own));
+            (format!("agent claude (`{program}`)"), rights)
         }
         AgentName::OpenCode => {
             let server = match config.opencode_server(agent) {
@@ -484,12 +503,16 @@ fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
             let rights = match own.permission {
                 Permission::Safe => SAFE,
                 Permission::Bypass => {
-                    "permission bypass: nothing is denied but what its own configuration denies"
+                    "bypass: nothing is denied but what its own configuration denies"
                 }
             };
-            format!("agent opencode ({server}), {rights}{}", allowed(own))
+            let rights = format!("{rights}{}", allowed(own));
+            (format!("agent opencode ({server})"), rights)
         }
-        name => format!("agent {name}"),
+        name => (
+            format!("agent {name}"),
+            "nothing it does is denied".to_owned(),
+        ),
     }
 }
 
@@ -503,7 +526,9 @@ fn allowed(own: &AgentSettings) -> String {
 
 fn dry_run(plan: &Plan, agent: &Agent, repository: &Repository) {
     let config = &plan.config;
-    out::line(&format!("would run {}", agent_text(config, agent)));
+    let (name, rights) = agent_text(config, agent);
+    out::line(&format!("would run {name}"));
+    out::line(&format!("permission {rights}"));
     out::line(&format!("in {}", config.working_dir.display()));
     match &config.launch.prompt {
         PromptSource::File { path } => out::line(&format!("prompt {path}")),

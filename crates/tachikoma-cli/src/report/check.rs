@@ -8,8 +8,10 @@ use tachikoma_core::{
     Refusal, ScriptVerdict, TestsReport,
 };
 
-use super::span::span;
+use super::symbol::Symbol;
 use crate::sanitize::sanitize;
+use crate::view::number;
+use crate::view::text::Text;
 
 /// Returns a line about a check that starts, if it may take a while.
 pub fn started(check: &Check) -> Vec<String> {
@@ -40,18 +42,19 @@ pub fn answered(answers: &Answers) -> Vec<String> {
 }
 
 /// Reports the result of each gate. A failure before the first iteration has no effect on the loop, but may show that a gate is broken.
-pub fn gates(iteration: u32, results: &[GateResult]) -> Vec<String> {
+pub fn gates(iteration: u32, results: &[GateResult]) -> Vec<Text> {
     let when = match iteration {
         0 => "before the first iteration: ",
         _ => "",
     };
     let said = results.iter().map(|gate| {
         let name = sanitize(&gate.name);
-        let took = span(Duration::from_millis(gate.duration_ms));
+        let took = number::duration(Duration::from_millis(gate.duration_ms));
         match &gate.error {
-            None => format!("{when}gate {name} passed in {took}"),
+            None => Symbol::Done.line(format!("{when}gate {name} passed in {took}")),
             Some(error) => {
-                format!("{when}gate {name} failed after {took}: {}", sanitize(error))
+                let error = sanitize(error);
+                Symbol::Failed.line(format!("{when}gate {name} failed after {took}: {error}"))
             }
         }
     });

@@ -3,38 +3,103 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    AutocommitResult, Cause, Claim, Context, DENIALS_MAX, Denial, IterationOutcome, LimitedAttempt,
-    LoopEvent, LoopStats, Outcome, Record, Resumption, Stop, WaitReason,
+    AutocommitResult, Cause, Claim, Committed, Context, DENIALS_MAX, Denial, IterationOutcome,
+    LimitedAttempt, LoopEvent, LoopStats, Outcome, Record, Resumption, Stop, Timestamp, WaitReason,
 };
 
 use super::changes::change_lines;
-use super::span::span;
+use super::symbol::{Symbol, rule};
+use super::tool_calls::ToolCalls;
 use super::{check, found, question};
 use crate::keys;
 use crate::sanitize::sanitize;
+use crate::view::number::{self, duration};
+use crate::view::text::{Text, Tone};
 use crate::zone::local;
 
 /// Line for a paused loop.
 const PAUSED: &str = "paused; `tachikoma resume` continues";
 
+/// Width of a rule if the terminal is wider.
+const RULE_COLUMNS_MAX: usize = 100;
+
 /// Formats records as lines for a person, in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Lines {
     /// The last context reading of an answer that was not finished; `None` if there is none.
     open: Option<Context>,
+    /// The last context reading of the session; `None` before the first.
+    context: Option<Context>,
     redline_tokens: Option<u64>,
     /// Whether the agent's stdin was closed, so that the agent is expected to end.
     let_go: bool,
     /// Whether questions can be answered with keys at this terminal.
     keys: bool,
+    /// Width of rules.
+    columns: usize,
+    tools: ToolCalls,
+    /// The line of a successful iteration. It is printed after the commit, with the commit.
+    held: Option<Text>,
+    /// Cost in millionths of a dollar, and tokens, of the iteration.
+    used: (u64, u64),
+    /// Failures in a row.
+    streak: u32,
+    /// Value of `max_consecutive_failures`; 0 = no limit.
+    failures_max: u32,
+    handover: Handover,
+    run: RunCounts,
+}
+
+/// What a session hands over to the next one.
+#[derive(Debug, Default)]
+struct Handover {
+    /// The context when the reboot began; `None` if it is unknown.
+    context: Option<Context>,
+    /// Lines and bytes of the hand-off; `None` if the session wrote none.
+    written: Option<(usize, usize)>,
+    notes: u64,
+    files: u64,
+    /// The last commit of the loop, shortened; empty without one.
+    commit: String,
+}
+
+/// Counts of a run for the summary at its end.
+#[derive(Debug, Default)]
+struct RunCounts {
+    started: Option<Timestamp>,
+    commits: u64,
+    /// Added and removed lines, as far as they are known.
+    lines: u64,
+    tokens: u64,
+    denied: u64,
+    refused: u64,
 }
 
 impl Lines {
-    /// Returns a formatter. `redline_tokens` is the number of tokens at which the session is replaced; `None` if unknown.
-    pub fn beginning_at(redline_tokens: Option<u64>) -> Self {
+    /// Returns a formatter. `columns` is the width of the terminal.
+    pub fn new(columns: usize) -> Self {
+        Self {
+            open: None,
+            context: None,
+            redline_tokens: None,
+            let_go: false,
+            keys: false,
+            columns: columns.min(RULE_COLUMNS_MAX),
+            tools: ToolCalls::default(),
+            held: None,
+            used: (0, 0),
+            streak: 0,
+            failures_max: 0,
+            handover: Handover::default(),
+            run: RunCounts::default(),
+        }
+    }
+
+    /// Sets the number of tokens at which the session is replaced; `None` if unknown.
+    pub fn with_redline(self, redline_tokens: Option<u64>) -> Self {
         Self {
             redline_tokens,
-            ..Self::default()
+            ..self
         }
     }
 
@@ -44,43 +109,300 @@ impl Lines {
     }
 
     /// Returns the lines for the next record.
-    pub fn of(&mut self, record: &Record) -> Vec<String> {
+    pub fn of(&mut self, record: &Record) -> Vec<Text> {
+        self.count(record);
         let mut said = Vec::new();
+        if let Some(held) = self.held.take() {
+            match &record.event {
+                LoopEvent::AutocommitStarted(_) => {
+                    self.held = Some(held);
+                    return said;
+                }
+                LoopEvent::AutocommitFinished { result, .. } => {
+                    let commit = result.commit.as_ref();
+                    let commit = commit.map(|it| format!("   {}", committed(it)));
+                    said.push(held.with(Tone::Plain, commit.unwrap_or_default()));
+                    said.extend(not_committed(result));
+                    return said;
+                }
+                _ => said.push(held),
+            }
+        }
         match &record.event {
             // Only the reading at the end of an answer is shown.
-            LoopEvent::ContextMeasured {
-                context,
-                answering,
-                redline_tokens,
-            } => {
-                self.redline_tokens = redline_tokens.or(self.redline_tokens);
-                self.open = Some(*context);
+            LoopEvent::ContextMeasured { answering, .. } => {
                 if !answering {
                     said.extend(self.reading());
                 }
             }
             LoopEvent::Operator(event) => said.extend(question::lines(record, event, self.keys)),
-            LoopEvent::SessionStarted { .. } => *self = Self::default().with_keys(self.keys),
             LoopEvent::Paused { .. } if self.keys => {
-                let keys = format!("  {}", keys::offers_in_a_pause());
-                return vec![PAUSED.to_owned(), keys];
+                said.push(Symbol::Wait.line(PAUSED));
+                said.push(Symbol::Detail.line(format!("  {}", keys::offers_in_a_pause())));
             }
-            LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. } => {
+            LoopEvent::IterationStarted {
+                iteration,
+                attempt,
+                session,
+                ..
+            } => {
+                let attempt = match attempt {
+                    0 | 1 => String::new(),
+                    2.. => format!(" ━━ attempt {attempt}"),
+                };
+                let time = local(record.time);
+                let text = format!("iteration {iteration}{attempt} ━━ {time} ━━ session {session}");
+                said.push(rule(Tone::Strong, "━", &text, self.columns));
+            }
+            LoopEvent::ToolEnded { id, error } => {
+                said.extend(self.tools.ended(id, error.as_deref(), record.time));
+            }
+            LoopEvent::IterationCompleted { report, .. } => {
                 said.extend(self.reading());
+                let took = duration(Duration::from_millis(report.duration_ms));
+                if report.outcome == IterationOutcome::Succeeded {
+                    let claim = if report.claimed {
+                        ", claims completion"
+                    } else {
+                        ""
+                    };
+                    let done = Symbol::Done.line(format!("done in {took}{claim}"));
+                    self.held = Some(done.with(Tone::Detail, self.usage()));
+                } else {
+                    let text = format!("{} after {took}", report.outcome);
+                    let symbol = match report.outcome {
+                        IterationOutcome::HandedOver => Symbol::Wait,
+                        _ => Symbol::Warning,
+                    };
+                    said.push(symbol.line(text).with(Tone::Detail, self.usage()));
+                }
             }
-            _ => {}
+            LoopEvent::IterationFailed {
+                failure,
+                duration_ms,
+                ..
+            } => {
+                said.extend(self.reading());
+                let took = duration(Duration::from_millis(*duration_ms));
+                let failure = failure.to_string();
+                let text = format!("failed after {took}: {}", sanitize(&failure));
+                said.push(Symbol::Failed.line(text).with(Tone::Detail, self.usage()));
+            }
+            LoopEvent::WaitStarted { wait } if wait.reason == WaitReason::Backoff => {
+                let left = duration(wait.until.since(record.time));
+                let limit = match self.failures_max {
+                    0 => String::new(),
+                    limit => format!(" of {limit}"),
+                };
+                let text = format!("retry in {left} (failure {}{limit})", self.streak);
+                said.push(Symbol::Wait.line(text));
+            }
+            LoopEvent::GatesRan { iteration, results } => {
+                said.extend(check::gates(*iteration, results));
+            }
+            LoopEvent::RebootCompleted {
+                reason, from, to, ..
+            } => said.extend(self.break_lines(&reason.to_string(), &format!("{from} -> {to}"))),
+            // The agent was asked to end, so its end is not reported.
+            LoopEvent::AgentExited { .. } if std::mem::take(&mut self.let_go) => {}
+            LoopEvent::AutocommitFinished { result, .. } => {
+                let commit = result.commit.as_ref();
+                said.extend(commit.map(|it| Symbol::Done.line(committed(it))));
+                said.extend(not_committed(result));
+            }
+            LoopEvent::Completed { outcome, stats }
+            | LoopEvent::Stopped { outcome, stats, .. }
+            | LoopEvent::Error { outcome, stats } => {
+                said.push(outcome_symbol(outcome).headline(ending(outcome, stats)));
+                said.push(Symbol::Detail.line(self.run_summary(record.time)));
+            }
+            event => {
+                let symbol = symbol(event);
+                said.extend(lines(record).into_iter().map(|line| symbol.line(line)));
+            }
         }
-        let ended = matches!(record.event, LoopEvent::AgentExited { .. });
-        if !(ended && std::mem::take(&mut self.let_go)) {
-            said.extend(lines(record));
+        if matches!(record.event, LoopEvent::RebootCompleted { .. }) {
+            self.handover = Handover::default();
         }
-        self.let_go |= matches!(record.event, LoopEvent::ClosingStarted { .. });
         said
     }
 
-    fn reading(&mut self) -> Option<String> {
+    /// Takes over the values of a record that later lines need.
+    fn count(&mut self, record: &Record) {
+        match &record.event {
+            LoopEvent::Started { limits, .. } => {
+                self.failures_max = limits.failures;
+                self.run = RunCounts {
+                    started: Some(record.time),
+                    ..RunCounts::default()
+                };
+            }
+            LoopEvent::SessionStarted { .. } => {
+                self.open = None;
+                self.context = None;
+                self.redline_tokens = None;
+                self.let_go = false;
+            }
+            LoopEvent::IterationStarted { .. } => {
+                self.used = (0, 0);
+                self.tools.clear();
+            }
+            LoopEvent::RebootStarted { .. } => self.handover.context = self.context,
+            LoopEvent::ContextMeasured {
+                context,
+                redline_tokens,
+                ..
+            } => {
+                self.redline_tokens = redline_tokens.or(self.redline_tokens);
+                self.open = Some(*context);
+                self.context = self.open;
+            }
+            LoopEvent::ToolStarted { id, name, summary } => {
+                self.tools.started(id, name, summary, record.time);
+            }
+            LoopEvent::ToolDenied(denial) => {
+                self.tools.denied(&denial.id);
+                self.run.denied += 1;
+            }
+            LoopEvent::TurnResulted(turn) => {
+                self.used.0 = self.used.0.saturating_add(turn.cost_microusd);
+                self.used.1 = self.used.1.saturating_add(turn.tokens);
+                self.run.tokens = self.run.tokens.saturating_add(turn.tokens);
+            }
+            LoopEvent::IterationFailed { streak, .. } => self.streak = *streak,
+            LoopEvent::AutocommitFinished { result, .. } => {
+                self.run.lines += u64::from(result.lines);
+                if let Some(commit) = &result.commit {
+                    self.run.commits += 1;
+                    self.handover.commit = commit.short().to_owned();
+                }
+            }
+            LoopEvent::ClaimRefused(refusal) => {
+                self.run.refused += u64::from(refusal.confirmed == 0);
+            }
+            LoopEvent::Noted { .. } => self.handover.notes += 1,
+            LoopEvent::FileTouched { .. } => self.handover.files += 1,
+            LoopEvent::HandOffWritten { text, .. } => {
+                self.handover.written = Some((text.lines().count(), text.len()));
+            }
+            LoopEvent::ClosingStarted { .. } => self.let_go = true,
+            _ => {}
+        }
+    }
+
+    fn reading(&mut self) -> Option<Text> {
         let context = self.open.take()?;
-        Some(context_line(&context, self.redline_tokens))
+        Some(Symbol::Detail.line(context_line(&context, self.redline_tokens)))
+    }
+
+    /// Returns cost and tokens of the iteration; empty if the agent reports none.
+    fn usage(&self) -> String {
+        let (cost, tokens) = self.used;
+        let cost = (cost > 0).then(|| format!("   {}", number::dollars(cost)));
+        let tokens = (tokens > 0).then(|| format!("   {} tokens", number::tokens(tokens)));
+        cost.into_iter().chain(tokens).collect()
+    }
+
+    /// Returns the break between two sessions, and what the old session handed over.
+    fn break_lines(&self, reason: &str, sessions: &str) -> Vec<Text> {
+        let context = self.handover.context.map(|context| {
+            let (used, window) = (
+                number::tokens(context.tokens),
+                number::tokens(context.window),
+            );
+            format!(" · {used} of {window} tokens")
+        });
+        let context = context.unwrap_or_default();
+        let text = format!(
+            "rebooted: session {sessions} ({}){context}",
+            sanitize(reason)
+        );
+        let mut handed = match self.handover.written {
+            Some((lines, bytes)) => {
+                vec![format!(
+                    "{}, {bytes} bytes",
+                    number::count(lines as u64, "line")
+                )]
+            }
+            None => vec!["written by the loop, not by the old session".to_owned()],
+        };
+        for (count, noun) in [(self.handover.notes, "note"), (self.handover.files, "file")] {
+            if count > 0 {
+                handed.push(number::count(count, noun));
+            }
+        }
+        if !self.handover.commit.is_empty() {
+            handed.push(format!("last commit {}", self.handover.commit));
+        }
+        vec![
+            rule(Tone::Waiting, "─", &text, self.columns),
+            Symbol::Detail.line(format!("hand-off: {}", handed.join(" · "))),
+        ]
+    }
+
+    /// Returns when the run started and ended, and its counts.
+    fn run_summary(&self, now: Timestamp) -> String {
+        let mut parts = Vec::new();
+        let started = self
+            .run
+            .started
+            .map(|started| format!("{} to ", local(started)));
+        parts.push(format!(
+            "this run: {}{}",
+            started.unwrap_or_default(),
+            local(now)
+        ));
+        for (count, noun) in [
+            (self.run.commits, "commit"),
+            (self.run.lines, "changed line"),
+            (self.run.denied, "denied call"),
+            (self.run.refused, "refused claim"),
+        ] {
+            if count > 0 {
+                parts.push(number::count(count, noun));
+            }
+        }
+        if self.run.tokens > 0 {
+            parts.push(format!("{} tokens", number::tokens(self.run.tokens)));
+        }
+        parts.join(", ")
+    }
+}
+
+/// Returns the symbol of an event.
+fn symbol(event: &LoopEvent) -> Symbol {
+    match event {
+        LoopEvent::WaitStarted { .. }
+        | LoopEvent::PauseRequested
+        | LoopEvent::Paused { .. }
+        | LoopEvent::RebootRequested { .. } => Symbol::Wait,
+        LoopEvent::ToolDenied(_) | LoopEvent::RebootFailed { .. } => Symbol::Failed,
+        LoopEvent::ClaimRefused(refusal) if refusal.confirmed == 0 => Symbol::Failed,
+        LoopEvent::IterationLimited(_)
+        | LoopEvent::AttemptCut { .. }
+        | LoopEvent::Warned { .. }
+        | LoopEvent::AgentSignaled { .. }
+        | LoopEvent::LeftoversEnded { .. }
+        | LoopEvent::CheckGivenUp { .. }
+        | LoopEvent::AutocommitGivenUp { .. }
+        | LoopEvent::Suspended { .. }
+        | LoopEvent::WorkedOutside { .. }
+        | LoopEvent::StopConditionTriggered { .. }
+        | LoopEvent::StopRequested { .. }
+        | LoopEvent::Repaired { .. }
+        | LoopEvent::RebootVerified {
+            futile: Some(_), ..
+        } => Symbol::Warning,
+        _ => Symbol::Detail,
+    }
+}
+
+/// Returns the symbol of an outcome of the loop.
+fn outcome_symbol(outcome: &Outcome) -> Symbol {
+    match outcome {
+        Outcome::Done => Symbol::Done,
+        Outcome::Error { .. } => Symbol::Failed,
+        _ => Symbol::Warning,
     }
 }
 
@@ -116,10 +438,11 @@ fn lines(record: &Record) -> Vec<String> {
             | Stop::Unable { .. } => format!("stopping: {}", Outcome::from(stop.clone())),
         },
         LoopEvent::WaitStarted { wait } => {
-            let left = span(wait.until.since(record.time));
+            let left = duration(wait.until.since(record.time));
             match wait.reason {
-                WaitReason::Delay => format!("waits {left} before the next iteration"),
-                WaitReason::Backoff => format!("waits {left} because of the failure"),
+                WaitReason::Delay | WaitReason::Backoff => {
+                    format!("waits {left} before the next iteration")
+                }
                 WaitReason::UsageLimit => format!(
                     "waits {left} for the model's service, until {} here",
                     local(wait.until)
@@ -133,15 +456,6 @@ fn lines(record: &Record) -> Vec<String> {
                 }
             }
         }
-        LoopEvent::IterationStarted {
-            iteration,
-            attempt,
-            session,
-            ..
-        } => match attempt {
-            0 | 1 => format!("iteration {iteration} (session {session})"),
-            2.. => format!("iteration {iteration} (session {session}), attempt {attempt}"),
-        },
         LoopEvent::WrapUpAdvised { percent } => {
             format!("context at {percent}%: the agent is asked to finish")
         }
@@ -175,7 +489,7 @@ fn lines(record: &Record) -> Vec<String> {
             boundary_until,
         } if *boundary_until > record.time => format!(
             "waiting up to {} for the tool call or answer under way; Ctrl-C, SIGTERM or `tachikoma stop --now` interrupts it",
-            span(boundary_until.since(record.time))
+            duration(boundary_until.since(record.time))
         ),
         LoopEvent::AgentSignaled { signal, .. } => format!("ending the agent: {signal}"),
         LoopEvent::AgentBusy { activity } => {
@@ -186,7 +500,7 @@ fn lines(record: &Record) -> Vec<String> {
             false => format!("`{}` is set", sanitize(key)),
         },
         LoopEvent::Suspended { duration_ms } => {
-            let stood = span(Duration::from_millis(*duration_ms));
+            let stood = duration(Duration::from_millis(*duration_ms));
             format!("machine was suspended for {stood}; timeouts were extended")
         }
         LoopEvent::LeftoversEnded { leftovers } => {
@@ -197,36 +511,6 @@ fn lines(record: &Record) -> Vec<String> {
             format!(
                 "the agent left processes behind, now ended: {}",
                 names.join(", ")
-            )
-        }
-        LoopEvent::IterationCompleted { report, .. } => {
-            let took = span(Duration::from_millis(report.duration_ms));
-            match report.outcome {
-                IterationOutcome::Succeeded if report.claimed => {
-                    format!(
-                        "iteration {} succeeded in {took} and claims completion",
-                        report.iteration
-                    )
-                }
-                outcome => format!("iteration {} {outcome} after {took}", report.iteration),
-            }
-        }
-        LoopEvent::IterationFailed {
-            iteration,
-            failure,
-            duration_ms,
-            streak,
-            ..
-        } => {
-            let took = span(Duration::from_millis(*duration_ms));
-            let row = if *streak > 1 {
-                format!(" ({streak} in a row)")
-            } else {
-                String::new()
-            };
-            format!(
-                "iteration {iteration} failed after {took}: {}{row}",
-                sanitize(&failure.to_string())
             )
         }
         LoopEvent::IterationLimited(LimitedAttempt {
@@ -250,7 +534,6 @@ fn lines(record: &Record) -> Vec<String> {
             reason,
             ..
         } => found::cut(*iteration, *attempt, reason.as_deref()),
-        LoopEvent::AutocommitFinished { result, .. } => return autocommit_lines(result),
         LoopEvent::AutocommitGivenUp { reason, .. } => {
             format!("the work tree was not surveyed: {}", sanitize(reason))
         }
@@ -262,7 +545,6 @@ fn lines(record: &Record) -> Vec<String> {
         }
         LoopEvent::CheckStarted { check } => return check::started(check),
         LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
-        LoopEvent::GatesRan { iteration, results } => return check::gates(*iteration, results),
         LoopEvent::TestsRan(report) => check::tests(report),
         LoopEvent::CheckGivenUp { reason } => sanitize(reason).into_owned(),
         LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
@@ -272,15 +554,10 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
             Some(moment) => format!(
                 "a reboot is pending: {reason}; it may happen in {}",
-                span(moment.since(record.time))
+                duration(moment.since(record.time))
             ),
             None => format!("a reboot is due: {reason}"),
         },
-        LoopEvent::RebootCompleted {
-            reason, from, to, ..
-        } => {
-            format!("rebooted: session {from} -> {to} ({reason})")
-        }
         LoopEvent::RebootFailed {
             error,
             aborted: true,
@@ -295,27 +572,27 @@ fn lines(record: &Record) -> Vec<String> {
         ),
         LoopEvent::Warned { warning } => format!("warning: {}", sanitize(warning)),
         LoopEvent::DiskWasFull { duration_ms } => {
-            let waited = span(Duration::from_millis(*duration_ms));
+            let waited = duration(Duration::from_millis(*duration_ms));
             format!("disk space is available again after {waited}; the loop continues")
         }
         LoopEvent::Incident(incident) => sanitize(&incident.to_string()).into_owned(),
         LoopEvent::Repaired { what, how } => format!("repaired the {what}: {}", sanitize(how)),
-        LoopEvent::Completed { outcome, stats }
-        | LoopEvent::Stopped { outcome, stats, .. }
-        | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
         // Other events have no line. Progress is reported at the end of the loop, and by `history` for each iteration.
         _ => return Vec::new(),
     };
     vec![line]
 }
 
-/// Reports a commit, or why there is none. Changes without a commit are not reported.
-fn autocommit_lines(result: &AutocommitResult) -> Vec<String> {
-    let committed = result.commit.as_ref();
-    let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
-    let error = result.error.as_deref();
-    let error = error.map(|error| format!("not committed: {}", sanitize(error)));
-    committed.into_iter().chain(error).collect()
+/// Returns a commit as text.
+fn committed(commit: &Committed) -> String {
+    let files = number::count(commit.files.into(), "file");
+    format!("committed {files} as {}", commit.short())
+}
+
+/// Returns why there is no commit; `None` if it did not fail. Changes without a commit are not reported.
+fn not_committed(result: &AutocommitResult) -> Option<Text> {
+    let error = sanitize(result.error.as_deref()?);
+    Some(Symbol::Failed.line(format!("not committed: {error}")))
 }
 
 /// Reports a denied tool call and the setting that permits it. Repetitions are reported at the 2nd, 4th, 8th time and so on. Too many different
@@ -378,13 +655,16 @@ fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
     } else {
         ""
     };
-    let left = redline_tokens.map(|redline| tokens_to_redline(context.tokens, redline));
+    let redline = redline_tokens.map(|redline| match context.tokens < redline {
+        true => format!(", redline at {}", number::tokens(redline)),
+        false => format!(", over the redline at {}", number::tokens(redline)),
+    });
     format!(
-        "context {}% ({} of {} tokens{guess}{})",
+        "context {} % ({} of {} tokens{guess}{})",
         context.percent_rounded_down(),
-        context.tokens,
-        context.window,
-        left.unwrap_or_default()
+        number::tokens(context.tokens),
+        number::tokens(context.window),
+        redline.unwrap_or_default()
     )
 }
 
@@ -418,7 +698,7 @@ pub fn totals(stats: &LoopStats) -> String {
             parts.push(format!("{count} {what}"));
         }
     }
-    let work = span(Duration::from_millis(stats.execution_ms));
+    let work = duration(Duration::from_millis(stats.execution_ms));
     parts.push(format!("{work} of work"));
     if stats.cost_microusd > 0 {
         let cost = dollars(Duration::from_micros(stats.cost_microusd).as_secs_f64());
@@ -447,6 +727,35 @@ pub fn iterations(count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reboot_is_a_break_with_the_context_and_the_hand_off() {
+        let mut lines = Lines::new(80);
+        let events = [
+            r#"{"type":"context_measured","context":{"tokens":173000,"window":200000,"estimated":false},"answering":true}"#,
+            r#"{"type":"file_touched","path":"a"}"#,
+            r#"{"type":"reboot_started","reason":{"kind":"redline","percent":86},"iteration":5,"from":1,"then":null}"#,
+            r#"{"type":"hand_off_written","text":"one\ntwo"}"#,
+            r#"{"type":"session_started","session":2,"agent_id":null}"#,
+            r#"{"type":"reboot_completed","reason":{"kind":"redline","percent":86},"iteration":5,"from":1,"to":2,"duration_ms":10}"#,
+        ];
+        let shown = events.iter().flat_map(|event| {
+            lines.of(&Record {
+                seq: tachikoma_core::Seq(1),
+                time: Timestamp::default(),
+                loop_id: tachikoma_core::LoopId::from_u128(1),
+                event: serde_json::from_str(event).unwrap(),
+                input: None,
+                reasons: Vec::new(),
+            })
+        });
+        let shown: Vec<String> = shown.map(|line| line.render(false)).collect();
+        insta::assert_snapshot!(shown.join("\n"), @r"
+          hand-off written, 7 bytes
+        ── rebooted: session 1 -> 2 (context at 86%) · 173k of 200k tokens ─────────────
+          hand-off: 2 lines, 7 bytes · 1 file
+        ");
+    }
 
     #[test]
     fn denials_name_the_command_and_the_setting_and_are_repeated_rarely() {

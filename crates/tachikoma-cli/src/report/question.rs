@@ -3,12 +3,24 @@
 use tachikoma_core::{AnsweredBy, OperatorEvent, Question, Record};
 
 use super::changes::change_lines;
-use super::span::span;
+use super::symbol::Symbol;
 use crate::keys;
 use crate::sanitize::sanitize;
+use crate::view::number::duration;
+use crate::view::text::Text;
 
 /// Returns the lines for an event between the loop and its operator. `by_keys` says whether keys answer questions.
-pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<String> {
+pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Text> {
+    let symbol = match event {
+        OperatorEvent::Asked(_) => Symbol::Wait,
+        OperatorEvent::RolledBack { error: Some(_), .. } => Symbol::Failed,
+        _ => Symbol::Detail,
+    };
+    let lines = texts(record, event, by_keys).into_iter();
+    lines.map(|line| symbol.line(line)).collect()
+}
+
+fn texts(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<String> {
     let line = match event {
         OperatorEvent::Asked(question) => return asked(record, question, by_keys),
         OperatorEvent::Answered { id, choice, by, .. } => match by {
@@ -23,7 +35,7 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
         OperatorEvent::Held {
             id,
             until: Some(until),
-        } => format!("question {id} waits {}", span(until.since(record.time))),
+        } => format!("question {id} waits {}", duration(until.since(record.time))),
         OperatorEvent::RolledBack {
             iteration,
             error: None,
@@ -61,7 +73,7 @@ fn asked(record: &Record, question: &Question, by_keys: bool) -> Vec<String> {
         Some(until) => format!(
             "; {} in {} if nobody answers",
             question.default,
-            span(until.since(record.time))
+            duration(until.since(record.time))
         ),
         None => String::new(),
     };

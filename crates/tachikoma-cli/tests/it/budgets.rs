@@ -73,7 +73,7 @@ fn a_cost_budget_stops_the_loop_during_a_turn() {
         assert_eq!(calls(&scratch), calls_made, "{}", ran.snapshot());
         let said = "stop condition: $1.1";
         assert!(ran.stdout.contains(said), "{}", ran.snapshot());
-        let interrupted = "iteration 1 interrupted";
+        let interrupted = "! interrupted after ";
         assert!(ran.stdout.contains(interrupted), "{}", ran.snapshot());
         let advice = "raise the budget to continue, or use `--new` to start over";
         assert!(ran.stderr.contains(advice), "{}", ran.snapshot());
@@ -201,7 +201,7 @@ fn the_time_limit_ends_a_working_agent() {
         .run(run(&[], "exec sleep 600"));
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
     assert!(
-        ran.stdout.contains("iteration 1 interrupted"),
+        ran.stdout.contains("! interrupted after "),
         "{}",
         ran.snapshot()
     );

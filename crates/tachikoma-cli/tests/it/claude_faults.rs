@@ -44,20 +44,23 @@ fn a_silent_agent_times_out() {
     assert_snapshot!(shown, @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent claude, containment [HELD]
-    iteration 1 (session 1)
-    ending the agent: interrupt
-    iteration 1 failed after [DURATION]: first_output_timeout ran out: the agent said nothing at all
-    waits [DURATION] because of the failure
-    iteration 2 (session 1)
+    tachikoma 0.1.0  agent claude (`[HOME]/claude`)  in [DIR]
+      permission  bypass: nothing it does is denied
+      limits      2 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent claude, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ! ending the agent: interrupt
+      ✗ failed after [DURATION]: first_output_timeout ran out: the agent said nothing at all
+      ↻ retry in [DURATION] (failure 1 of 10)
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | one
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
-    iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✓ done in [DURATION]   $0.0028   9k tokens
+    ! completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+      this run: [CLOCK] to [CLOCK], 9k tokens
     --- stderr
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
@@ -75,21 +78,24 @@ fn an_agent_that_becomes_silent_times_out() {
     assert_snapshot!(shown, @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent claude, containment [HELD]
-    iteration 1 (session 1)
-    ending the agent: interrupt
-    context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
-    iteration 1 failed after [DURATION]: silence_timeout ran out: the agent fell silent (last seen: an answer, [DURATION] ago)
-    waits [DURATION] because of the failure
-    iteration 2 (session 1)
+    tachikoma 0.1.0  agent claude (`[HOME]/claude`)  in [DIR]
+      permission  bypass: nothing it does is denied
+      limits      2 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent claude, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ! ending the agent: interrupt
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✗ failed after [DURATION]: silence_timeout ran out: the agent fell silent (last seen: an answer, [DURATION] ago)
+      ↻ retry in [DURATION] (failure 1 of 10)
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | two
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
-    iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✓ done in [DURATION]   $0.0028   9k tokens
+    ! completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+      this run: [CLOCK] to [CLOCK], 9k tokens
     --- stderr
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
@@ -104,7 +110,7 @@ fn pings_do_not_extend_silence_timeout() {
     let scratch = with_scenario(&Scenario::of([pings, Turn::text("well")]));
     let shown = loop_of(&scratch, "2", &[("SESSION__SILENCE_TIMEOUT", "1s")]);
     assert!(shown.contains("silence_timeout ran out"), "{shown}");
-    assert!(shown.contains("iteration 2 succeeded"), "{shown}");
+    assert!(shown.contains("✓ done in"), "{shown}");
 }
 
 #[test]
@@ -117,18 +123,21 @@ fn garbage_in_the_output_is_skipped() {
     assert_snapshot!(shown, @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    limits: 1 iteration, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent claude, containment [HELD]
-    iteration 1 (session 1)
+    tachikoma 0.1.0  agent claude (`[HOME]/claude`)  in [DIR]
+      permission  bypass: nothing it does is denied
+      limits      1 iteration, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent claude, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | warning: this is not JSON {
       | ��� nor is this text
       | one
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
-    iteration 1 succeeded after [DURATION]
-    completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work, $0.0028)
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✓ done in [DURATION]   $0.0028   9k tokens
+    ! completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work, $0.0028)
+      this run: [CLOCK] to [CLOCK], 9k tokens
     --- stderr
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
@@ -177,21 +186,24 @@ fn an_agent_that_dies_during_a_turn_is_a_failure() {
     assert_snapshot!(shown, @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent claude, containment [HELD]
-    iteration 1 (session 1)
+    tachikoma 0.1.0  agent claude (`[HOME]/claude`)  in [DIR]
+      permission  bypass: nothing it does is denied
+      limits      2 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent claude, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | panic: the beans are out
-    context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
-    iteration 1 failed after [DURATION]: the agent ended with exit 7 and without a final result; its last words: panic: the beans are out
-    waits [DURATION] because of the failure
-    iteration 2 (session 1)
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✗ failed after [DURATION]: the agent ended with exit 7 and without a final result; its last words: panic: the beans are out
+      ↻ retry in [DURATION] (failure 1 of 10)
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | two
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
-    iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✓ done in [DURATION]   $0.0028   9k tokens
+    ! completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+      this run: [CLOCK] to [CLOCK], 9k tokens
     --- stderr
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
@@ -263,26 +275,29 @@ fn an_agent_that_dies_between_prompts_is_restarted() {
     let settings = [("ITERATION_DELAY", "3s")];
     let (scratch, shown) = first_one(wrong, "2", &settings);
     // The agent may die before or after the loop starts to wait.
-    let gone = "the agent's process ended between two turns with exit 0\n";
+    let gone = "  the agent's process ended between two turns with exit 0\n";
     assert_eq!(shown.matches(gone).count(), 1, "{shown}");
     assert_snapshot!(shown.replace(gone, ""), @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent claude, containment [HELD]
-    iteration 1 (session 1)
+    tachikoma 0.1.0  agent claude (`[HOME]/claude`)  in [DIR]
+      permission  bypass: nothing it does is denied
+      limits      2 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent claude, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | one
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
-    iteration 1 succeeded after [DURATION]
-    waits [DURATION] before the next iteration
-    iteration 2 (session 1)
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✓ done in [DURATION]   $0.0028   9k tokens
+      ↻ waits [DURATION] before the next iteration
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | two
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
-    iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work, $0.0056)
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✓ done in [DURATION]   $0.0028   9k tokens
+    ! completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work, $0.0056)
+      this run: [CLOCK] to [CLOCK], 18k tokens
     --- stderr
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
@@ -338,7 +353,8 @@ fn a_reboot_into_the_same_conversation_fails() {
     let shown = shown.replace("$0.2057", "[COST]");
     assert_snapshot!(shown, @"
     exit: 1
-    error: 2 reboots in a row changed nothing (the agent continued the same conversation): check whether an argument of the agent names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, [COST])
+      ✗ Bash   true  [DURATION]  failed: The user doesn't want to proceed with this tool use. The too...
+    ✗ error: 2 reboots in a row changed nothing (the agent continued the same conversation): check whether an argument of the agent names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, [COST])
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     let outcomes = outline(&scratch).0;
@@ -365,26 +381,30 @@ fn a_failed_new_session_keeps_the_old_one() {
     assert_snapshot!(shown, @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent claude, containment [HELD]
-    iteration 1 (session 1)
-    a reboot is due: context at 85%
-    context 85% (171010 of 200000 tokens; over the redline at 170000)
-    ending the agent: interrupt
-    iteration 1 handed over after [DURATION]
-    the old session is asked for its hand-off
+    tachikoma 0.1.0  agent claude (`[HOME]/claude`)  in [DIR]
+      permission  bypass: nothing it does is denied
+      limits      2 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent claude, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ↻ a reboot is due: context at 85%
+      context 85 % (171k of 200k tokens, over the redline at 170k)
+      ● Bash   true  [DURATION]  ok
+      ! ending the agent: interrupt
+      ↻ handed over after [DURATION]   $0.05   171k tokens
+      the old session is asked for its hand-off
       | Half done.
-    hand-off written, 10 bytes
-    the reboot failed, the old session continues: the new session did not answer in time
-    a reboot is pending: context at 85%; it may happen in [DURATION]
-    iteration 2 (session 1)
+      hand-off written, 10 bytes
+      ✗ the reboot failed, the old session continues: the new session did not answer in time
+      ↻ a reboot is pending: context at 85%; it may happen in [DURATION]
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | on we go
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
-    iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work, $0.1057)
+      context 4 % (9k of 200k tokens, redline at 170k)
+      ✓ done in [DURATION]   $0.0028   9k tokens
+    ! completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work, $0.1057)
+      this run: [CLOCK] to [CLOCK], 351k tokens
     --- stderr
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");

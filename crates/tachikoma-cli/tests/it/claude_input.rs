@@ -61,9 +61,9 @@ fn an_agent_without_a_login_is_reported() {
     let (scratch, ran) = replayed("66-not-logged-in.jsonl");
     assert_snapshot!(trouble(&ran), @"
     exit: 1
-    iteration 1 failed after [DURATION]: the agent reported that its turn failed: Not logged in · Please run /login
-    stopping: the agent reported that its turn failed: Not logged in · Please run /login; log in with `claude` and `/login`, or set ANTHROPIC_API_KEY
-    error: the agent reported that its turn failed: Not logged in · Please run /login; log in with `claude` and `/login`, or set ANTHROPIC_API_KEY (1 iteration, 1 failed, [DURATION] of work)
+      ✗ failed after [DURATION]: the agent reported that its turn failed: Not logged in · Please run /login
+      ! stopping: the agent reported that its turn failed: Not logged in · Please run /login; log in with `claude` and `/login`, or set ANTHROPIC_API_KEY
+    ✗ error: the agent reported that its turn failed: Not logged in · Please run /login; log in with `claude` and `/login`, or set ANTHROPIC_API_KEY (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
@@ -74,9 +74,9 @@ fn an_unknown_model_is_reported() {
     let (scratch, ran) = replayed("26-404-model.jsonl");
     assert_snapshot!(trouble(&ran), @"
     exit: 1
-    iteration 1 failed after [DURATION]: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.
-    stopping: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; set another `model` in `[agents.claude]`
-    error: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; set another `model` in `[agents.claude]` (1 iteration, 1 failed, [DURATION] of work)
+      ✗ failed after [DURATION]: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.
+      ! stopping: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; set another `model` in `[agents.claude]`
+    ✗ error: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; set another `model` in `[agents.claude]` (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
@@ -95,8 +95,8 @@ fn unknown_arguments_of_the_agent_are_reported() {
     assert_snapshot!(trouble(&ran), @"
     exit: 1
       | error: unknown option '--flag-of-the-future'
-    iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future'
-    error: an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future' (1 iteration, 1 failed, [DURATION] of work)
+      ✗ failed after [DURATION]: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future'
+    ✗ error: an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future' (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
@@ -113,8 +113,8 @@ fn an_agent_that_ends_without_output_is_reported() {
     let ran = claude(&scratch).env(ONCE.0, ONCE.1).run(run("2"));
     assert_snapshot!(trouble(&ran), @"
     exit: 1
-    iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result
-    error: an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result (1 iteration, 1 failed, [DURATION] of work)
+      ✗ failed after [DURATION]: the agent ended with exit 1 and without a final result
+    ✗ error: an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
@@ -133,7 +133,7 @@ fn an_untested_version_is_a_warning() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_snapshot!(trouble(&ran), @"
     exit: 3
-    warning: claude 3.0.0 has not been tested with this version of tachikoma; continuing
+      ! warning: claude 3.0.0 has not been tested with this version of tachikoma; continuing
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     let warned = events(&scratch, "warned");
@@ -156,8 +156,8 @@ fn a_missing_conversation_is_replaced() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_snapshot!(trouble(&ran), @"
     exit: 3
-    iteration 2 failed after [DURATION]: the agent reported that its turn failed: No conversation found with session ID: [ID]
-    completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work, $0.0056)
+      ✗ failed after [DURATION]: the agent reported that its turn failed: No conversation found with session ID: [ID]
+    ! completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work, $0.0056)
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     let named = events(&scratch, "session_named");

@@ -18,7 +18,8 @@ fn a_dry_run_shows_the_whole_launch_and_no_secret() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    would run agent claude (`true`), permission safe: it may change files in the work tree, the rest is denied
+    would run agent claude (`true`)
+    permission safe: it may change files in the work tree, the rest is denied
     in [DIR]
     prompt prompt.md
     command true -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --disallowedTools CronCreate ScheduleWakeup --permission-mode acceptEdits --allowedTools 'Bash(tachikoma note:*)' 'Bash(tachikoma done:*)' 'Bash(tachikoma status:*)'
@@ -53,14 +54,17 @@ fn a_redline_above_the_limit_of_the_agent_is_a_warning() {
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent claude (`false`), permission safe: it may change files in the work tree, the rest is denied
-    limits: 1 iteration, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent claude, containment [HELD]
-    iteration 1 (session 1)
-    iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result
-    completed: the limit of 1 iteration is reached (1 iteration, 1 failed, [DURATION] of work)
+    tachikoma 0.1.0  agent claude (`false`)  in [DIR]
+      permission  safe: it may change files in the work tree, the rest is denied
+      limits      1 iteration, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent claude, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✗ failed after [DURATION]: the agent ended with exit 1 and without a final result
+    ! completed: the limit of 1 iteration is reached (1 iteration, 1 failed, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     note: context_redline_percent = 92 cannot be reached: with 200000 tokens agent claude takes no prompt above 87.0 %, and sessions are replaced there
     hint: raise `--max-iterations` to continue, or use `--new` to start over

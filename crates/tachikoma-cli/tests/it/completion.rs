@@ -240,8 +240,8 @@ fn denied_tool_calls_are_not_work_and_are_explained_at_once_and_at_the_end() {
         .filter(|line| line.contains("denied: ") || line.contains("to allow"))
         .filter(|line| !line.starts_with("tachikoma "));
     insta::assert_snapshot!(about.collect::<Vec<_>>().join("\n"), @r#"
-    denied: Bash `cargo test --all`; to allow it, set in tachikoma.toml: agents.claude.allow = ["make", "cargo test"]
-    denied: Bash `cargo test --all` (2 times); to allow it, set in tachikoma.toml: agents.claude.allow = ["make", "cargo test"]
+      ✗ denied: Bash `cargo test --all`; to allow it, set in tachikoma.toml: agents.claude.allow = ["make", "cargo test"]
+      ✗ denied: Bash `cargo test --all` (2 times); to allow it, set in tachikoma.toml: agents.claude.allow = ["make", "cargo test"]
     note: the loop ended without progress after tool calls were denied: Bash `cargo test --all` (3 times)
       to allow them, set in tachikoma.toml: agents.claude.allow = ["make", "cargo test"]
     "#);

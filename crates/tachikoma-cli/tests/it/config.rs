@@ -300,6 +300,8 @@ fn help_of_run_lists_all_flags() {
                                          this run
           --nested                       Allow a start from inside the agent of another loop
       -v, --verbose...                   Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>                 When to print colors [default: auto] [possible values: auto,
+                                         always, never]
       -h, --help                         Print help
 
     Examples:
@@ -334,9 +336,10 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma status [OPTIONS]
 
     Options:
-          --json        Print one JSON object
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --json          Print one JSON object
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["pause"]), @"
     Pause after the current iteration
@@ -344,9 +347,10 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma pause [OPTIONS]
 
     Options:
-          --now         Interrupt the current iteration
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --now           Interrupt the current iteration
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["resume"]), @"
     Continue a paused loop
@@ -354,8 +358,9 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma resume [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["stop"]), @"
     Stop the loop
@@ -363,9 +368,10 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma stop [OPTIONS]
 
     Options:
-          --now         Do not wait for the current tool call to end
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --now           Do not wait for the current tool call to end
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["skip"]), @"
     Skip the current iteration or the current wait
@@ -373,8 +379,9 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma skip [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["reboot"]), @"
     Start a fresh agent session
@@ -382,8 +389,9 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma reboot [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["events"]), @"
     Print the events of the loop
@@ -391,10 +399,11 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma events [OPTIONS]
 
     Options:
-      -f, --follow      Keep printing new events
-          --json        Print the journal's records, one JSON object per line
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -f, --follow        Keep printing new events
+          --json          Print the journal's records, one JSON object per line
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["logs"]), @"
     Print the agent's output
@@ -405,8 +414,9 @@ fn help_of_every_other_command_is_printed() {
       [ITERATION]  Iteration [default: the latest with output]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["config"]), @"
     Show and check the configuration
@@ -420,8 +430,9 @@ fn help_of_every_other_command_is_printed() {
       help    Print this message or the help of the given subcommand(s)
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["agents", "decode"]), @"
     Print outcome, context usage and cost of a recorded agent process
@@ -433,10 +444,11 @@ fn help_of_every_other_command_is_printed() {
       <FILE>   File with its stdout, plain or compressed (.zst), or - for stdin
 
     Options:
-          --exit <CODE>  Exit code of the process, or -N if signal N killed it
-          --json         Print one JSON object
-      -v, --verbose...   Print diagnostics to stderr; repeat for more detail
-      -h, --help         Print help
+          --exit <CODE>   Exit code of the process, or -N if signal N killed it
+          --json          Print one JSON object
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["state"]), @"
     Show, check, back up and restore the stored state
@@ -455,8 +467,9 @@ fn help_of_every_other_command_is_printed() {
       help     Print this message or the help of the given subcommand(s)
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["state", "set"]), @"
     Store a value for hooks and scripts
@@ -468,8 +481,9 @@ fn help_of_every_other_command_is_printed() {
       <JSON>  Value as JSON; null removes it
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["state", "clear"]), @"
     Archive the loop, so that the next run starts a new one
@@ -477,10 +491,11 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma state clear [OPTIONS]
 
     Options:
-          --purge       Delete all loops and their files instead
-      -y, --yes         Do not ask for confirmation
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --purge         Delete all loops and their files instead
+      -y, --yes           Do not ask for confirmation
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["completions"]), @"
     Print a shell completion script
@@ -491,8 +506,9 @@ fn help_of_every_other_command_is_printed() {
       <SHELL>  The shell [possible values: bash, elvish, fish, powershell, zsh]
 
     Options:
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
 }
 

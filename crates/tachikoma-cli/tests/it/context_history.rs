@@ -274,9 +274,9 @@ fn run_prints_the_distance_to_the_redline() {
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--max-iterations", "9"]);
     for line in [
-        "context 50% (100010 of 200000 tokens; 69990 left to the redline at 170000)\n",
-        "context 85% (171010 of 200000 tokens; over the redline at 170000)\n",
-        "context 10% (20010 of 200000 tokens; 149990 left to the redline at 170000)\n",
+        "context 50 % (100k of 200k tokens, redline at 170k)\n",
+        "context 85 % (171k of 200k tokens, over the redline at 170k)\n",
+        "context 10 % (20k of 200k tokens, redline at 170k)\n",
     ] {
         assert_eq!(
             ran.stdout.matches(line).count(),
@@ -286,7 +286,10 @@ fn run_prints_the_distance_to_the_redline() {
         );
     }
     let again = printed(&scratch, &["events"]);
-    assert!(again.contains("69990 left to the redline"), "{again}");
+    assert!(
+        again.contains("100k of 200k tokens, redline at 170k"),
+        "{again}"
+    );
 }
 
 #[test]

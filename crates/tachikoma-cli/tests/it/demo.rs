@@ -50,7 +50,7 @@ fn demo_creates_a_relative_directory_and_writes_only_there() {
       git log --oneline              # a commit per iteration
     ");
     assert!(dir.join(".ralph/loops").is_dir());
-    let commits = ran.stdout.matches("\ncommitted ").count();
+    let commits = ran.stdout.matches("committed ").count();
     assert_eq!(
         commits, 5,
         "the work of the demo is committed: {}",

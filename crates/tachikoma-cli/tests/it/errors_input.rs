@@ -137,18 +137,21 @@ fn a_working_directory_deleted_during_the_run_fails_iterations() {
     assert_snapshot!(shown(&ran), @"
     exit: 1
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c rm -rf ../work`), with your own rights: nothing it does is denied
-    limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent command, containment [HELD]
-    iteration 1 (session 1)
-    iteration 1 succeeded after [DURATION]
-    the work tree was not surveyed: read directory [DIR]/work: No such file or directory (os error 2)
-    iteration 2 (session 1)
-    iteration 2 failed after [DURATION]: working directory [DIR]/work: No such file or directory (os error 2)
-    the work tree was not surveyed: read directory [DIR]/work: No such file or directory (os error 2)
-    error: an iteration failed (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    tachikoma 0.1.0  agent command (`sh -c rm -rf ../work`)  in [DIR]/work
+      permission  your own rights: nothing it does is denied
+      limits      100 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✓ done in [DURATION]
+      ! the work tree was not surveyed: read directory [DIR]/work: No such file or directory (os error 2)
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✗ failed after [DURATION]: working directory [DIR]/work: No such file or directory (os error 2)
+      ! the work tree was not surveyed: read directory [DIR]/work: No such file or directory (os error 2)
+    ✗ error: an iteration failed (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");

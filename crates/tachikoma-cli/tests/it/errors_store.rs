@@ -318,9 +318,10 @@ fn records_lost_because_the_agent_emptied_the_journal_are_reported() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    [TIME] repaired the journal: the file was changed; segment 2 continues from the full state; the file at its path was moved to .ralph/quarantine/journal-0001.jsonl.1
-    [TIME] iteration 1 succeeded after [DURATION]
-    [TIME] completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work)
+    [TIME]   ! repaired the journal: the file was changed; segment 2 continues from the full state; the file at its path was moved to .ralph/quarantine/journal-0001.jsonl.1
+    [TIME]   ✓ done in [DURATION]
+    [TIME] ! completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work)
+    [TIME]   this run: [CLOCK]
     --- stderr
     note: the records from 1 to 5 are lost; the journal continues at 6
     ");

@@ -423,7 +423,7 @@ fn a_broken_gate_is_reported_before_the_first_iteration() {
     let seen = ran
         .stdout
         .find("before the first iteration: gate broken failed after");
-    let begun = ran.stdout.find("iteration 1 (session 1)");
+    let begun = ran.stdout.find("━━ iteration 1 ━━");
     assert!(seen.is_some() && seen < begun, "{}", ran.snapshot());
     let baseline = || events(&scratch, "gates_ran");
     assert_eq!(baseline()[0]["iteration"], 0);

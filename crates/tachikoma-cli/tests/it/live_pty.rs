@@ -36,12 +36,17 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Opens a terminal and starts a program in it. Width 0 means unknown.
     pub(crate) fn start(tool: &Tool<'_>, words: &[&str], columns: u16) -> Self {
+        Self::of_size(tool, words, 24, columns)
+    }
+
+    /// Opens a terminal with this many rows and columns and starts a program in it.
+    pub(crate) fn of_size(tool: &Tool<'_>, words: &[&str], rows: u16, columns: u16) -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let size = Winsize {
-            ws_row: 24,
+            ws_row: rows,
             ws_col: columns,
             ws_xpixel: 0,
             ws_ypixel: 0,
@@ -123,11 +128,26 @@ impl Terminal {
         String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
     }
 
+    /// Returns all output so far, without color codes.
+    pub(crate) fn uncolored(&self) -> String {
+        let raw = self.raw();
+        let mut parts = raw.split("\u{1b}[");
+        let mut shown = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let rest = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
+            match rest.strip_prefix('m') {
+                Some(text) => shown.push_str(text),
+                None => shown.push_str(&format!("\u{1b}[{part}")),
+            }
+        }
+        shown
+    }
+
     /// Waits for a text in the output.
     #[track_caller]
     pub(crate) fn await_text(&self, text: &str) {
         await_until(&format!("{text:?} on the terminal"), SOON, || {
-            self.raw().contains(text)
+            self.uncolored().contains(text)
         });
     }
 
@@ -144,12 +164,19 @@ impl Terminal {
 
     /// Waits for the end of the program. Returns its exit code and the final screen.
     #[track_caller]
-    pub(crate) fn end(mut self) -> (Option<i32>, Screen) {
+    pub(crate) fn end(self) -> (Option<i32>, Screen) {
+        let (code, raw) = self.end_raw();
+        (code, Screen::of(&raw))
+    }
+
+    /// Waits for the end of the program. Returns its exit code and its whole output.
+    #[track_caller]
+    pub(crate) fn end_raw(mut self) -> (Option<i32>, String) {
         let code = self.wait();
         // The output is complete when all programs that use the terminal have ended.
         let reader = self.reader.take().unwrap();
         await_until("the last words", SOON, || reader.is_finished());
-        (code, Screen::of(&self.raw()))
+        (code, self.raw())
     }
 
     /// Closes the terminal, like a closed window.
@@ -180,13 +207,14 @@ fn in_session(tool: &Tool<'_>, words: &[&str]) -> Command {
     if let Some(dir) = program.get_current_dir() {
         command.current_dir(dir);
     }
+    command.env("TERM", "xterm");
     for (name, value) in program.get_envs() {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
-    command.env("TERM", "xterm").stdin(Stdio::null());
+    command.stdin(Stdio::null());
     command
 }
 
@@ -232,7 +260,16 @@ impl Screen {
                 }
                 '\r' => column = 0,
                 '\u{1b}' => {
-                    let known = [("[2K", None), ("[2m", Some(true)), ("[0m", Some(false))];
+                    let known = [
+                        ("[2K", None),
+                        ("[1m", Some(dimmed)),
+                        ("[2m", Some(true)),
+                        ("[31m", Some(dimmed)),
+                        ("[32m", Some(dimmed)),
+                        ("[33m", Some(dimmed)),
+                        ("[36m", Some(dimmed)),
+                        ("[0m", Some(false)),
+                    ];
                     let text = rest.as_str();
                     let found = known.iter().find(|(escape, _)| text.starts_with(escape));
                     let Some((escape, dims)) = found else {
@@ -284,4 +321,4 @@ impl Screen {
 }
 
 /// Text that only a progress line has.
-pub(crate) const PROGRESS: &str = " | session ";
+pub(crate) const PROGRESS: &str = "iter ";

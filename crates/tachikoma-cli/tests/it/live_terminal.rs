@@ -49,7 +49,7 @@ fn a_terminal_has_a_progress_line_and_a_pipe_has_none() {
     for columns in [0, 80, 30] {
         let scratch = with_agent("echo working");
         let terminal = Terminal::start(&tool(&scratch), &limited, columns);
-        terminal.await_text("iteration 1 | session 1");
+        terminal.await_text(PROGRESS);
         let (code, screen) = terminal.end();
         assert_eq!(code, Some(3), "{screen:#?}");
         screen.assert_clean();
@@ -68,11 +68,12 @@ fn a_progress_line_is_never_wider_than_the_terminal() {
     let seconds = seconds();
     let scratch = obedient(&seconds);
     let terminal = Terminal::start(&tool(&scratch), &RUN, 24);
-    terminal.await_text("iteration 1 | session 1");
+    terminal.await_text(PROGRESS);
     terminal.press(CTRL_C);
-    let raw = terminal.raw();
-    let drawn = raw.split("\u{1b}[2m").skip(1);
-    for line in drawn.filter_map(|line| line.split("\u{1b}[0m").next()) {
+    let shown = terminal.uncolored();
+    let drawn = shown.split("\r\u{1b}[2K").skip(1);
+    let drawn = drawn.filter_map(|line| line.split(['\r', '\n']).next());
+    for line in drawn.filter(|line| line.contains(PROGRESS)) {
         assert!(line.chars().count() < 24, "{line:?}");
     }
     assert_eq!(terminal.end().0, Some(130));
@@ -200,7 +201,7 @@ fn ctrl_c_works_while_no_agent_runs() {
     let scratch = with_agent("exit 0");
     let words = ["run", "--delay", "1h", "--", "sh", "agent.sh"];
     let terminal = Terminal::start(&tool(&scratch), &words, 80);
-    terminal.await_text(" | waiting, ");
+    terminal.await_text("  waiting, ");
     terminal.press(CTRL_C);
     let (code, screen) = terminal.end();
     assert_eq!(code, Some(130), "{screen:#?}");

@@ -94,6 +94,7 @@ mod resume;
 mod resume_damaged;
 mod resume_messages;
 mod retention;
+mod run_screen;
 mod special_files;
 mod state;
 mod state_change;

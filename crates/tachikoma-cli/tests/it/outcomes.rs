@@ -18,15 +18,18 @@ fn exit_code_is_0_when_the_work_is_complete() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
-    limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent command, containment [HELD]
-    iteration 1 (session 1)
+    tachikoma 0.1.0  agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      100 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | <promise>COMPLETE</promise>
-    iteration 1 succeeded in [DURATION] and claims completion
-    completed: the work is complete (1 iteration, 1 succeeded, [DURATION] of work)
+      ✓ done in [DURATION], claims completion
+    ✓ completed: the work is complete (1 iteration, 1 succeeded, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     ");
     assert_eq!(status(&scratch)["outcome"]["kind"], "done");
@@ -89,19 +92,22 @@ fn a_claim_that_its_gate_confirms_ends_the_loop() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
-    limits: 1 iteration, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    a claim of completion (<promise>COMPLETE</promise> on a line of its own or `tachikoma done`) needs these gates to pass: tests
-    [LOOP] starts: agent command, containment [HELD]
-    gates: tests
-    before the first iteration: gate tests passed in [DURATION]
-    iteration 1 (session 1)
+    tachikoma 0.1.0  agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      1 iteration, 12h of work
+      completion  a claim of completion (<promise>COMPLETE</promise> on a line of its own or `tachikoma done`) needs these gates to pass: tests
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+      gates: tests
+      ✓ before the first iteration: gate tests passed in [DURATION]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | <promise>COMPLETE</promise>
-    iteration 1 succeeded in [DURATION] and claims completion
-    completion is claimed; gates: tests
-    gate tests passed in [DURATION]
-    completed: the work is complete (1 iteration, 1 succeeded, [DURATION] of work)
+      ✓ done in [DURATION], claims completion
+      completion is claimed; gates: tests
+      ✓ gate tests passed in [DURATION]
+    ✓ completed: the work is complete (1 iteration, 1 succeeded, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     ");
 }
@@ -117,19 +123,22 @@ fn a_loop_that_ends_after_too_many_failures_shows_the_last_one() {
     assert_snapshot!(shown(&ran), @"
     exit: 1
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c echo no licence >&2; exit 7`), with your own rights: nothing it does is denied
-    limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent command, containment [HELD]
-    iteration 1 (session 1)
+    tachikoma 0.1.0  agent command (`sh -c echo no licence >&2; exit 7`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      100 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | no licence
-    iteration 1 failed after [DURATION]: the agent ended with exit 7
-    waits [DURATION] because of the failure
-    iteration 2 (session 1)
+      ✗ failed after [DURATION]: the agent ended with exit 7
+      ↻ retry in [DURATION] (failure 1 of 2)
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | no licence
-    iteration 2 failed after [DURATION]: the agent ended with exit 7 (2 in a row)
-    error: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7 (2 iterations, 2 failed, [DURATION] of work)
+      ✗ failed after [DURATION]: the agent ended with exit 7
+    ✗ error: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7 (2 iterations, 2 failed, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
@@ -143,16 +152,19 @@ fn the_iteration_limit_includes_earlier_runs() {
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
-    limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent command, containment [HELD]
-    iteration 1 (session 1)
-    iteration 1 succeeded after [DURATION]
-    iteration 2 (session 1)
-    iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    tachikoma 0.1.0  agent command (`sh -c true`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      2 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✓ done in [DURATION]
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✓ done in [DURATION]
+    ! completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
@@ -160,12 +172,15 @@ fn the_iteration_limit_includes_earlier_runs() {
     assert_snapshot!(shown(&again), @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
-    limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] goes on: agent command, containment [HELD]
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    tachikoma 0.1.0  agent command (`sh -c true`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      2 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] goes on: agent command, containment [HELD]
+    ! completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     resuming [LOOP], ended at iteration 2 (the limit of 2 iterations is reached): its limit of 2 iterations still holds; the state is from [SOURCE]
     hint: raise `--max-iterations` to continue, or use `--new` to start over
@@ -187,16 +202,19 @@ fn a_stop_of_the_operator_ends_the_loop() {
     assert_snapshot!(shown(&live.wait(SOON)), @"
     exit: 5
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
-    limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent command, containment [HELD]
-    iteration 1 (session 1)
-    stopping: stopped by the operator
-    ending the agent: interrupt
-    iteration 1 interrupted after [DURATION]
-    stopped: stopped by the operator (1 iteration, 1 interrupted, [DURATION] of work)
+    tachikoma 0.1.0  agent command (`sh -c exec sleep 600`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      100 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ! stopping: stopped by the operator
+      ! ending the agent: interrupt
+      ! interrupted after [DURATION]
+    ! stopped: stopped by the operator (1 iteration, 1 interrupted, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     hint: `tachikoma run` continues where it stopped
     ");
@@ -350,14 +368,17 @@ fn a_second_run_in_a_directory_has_its_own_exit_code() {
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
-    limits: 1 iteration, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent command, containment [HELD]
-    iteration 1 (session 1)
-    iteration 1 failed after [DURATION]: the agent ended with signal 9
-    completed: the limit of 1 iteration is reached (1 iteration, 1 failed, [DURATION] of work)
+    tachikoma 0.1.0  agent command (`sh -c exec sleep 600`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      1 iteration, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✗ failed after [DURATION]: the agent ended with signal 9
+    ! completed: the limit of 1 iteration is reached (1 iteration, 1 failed, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");

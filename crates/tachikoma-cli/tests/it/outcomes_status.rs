@@ -282,13 +282,14 @@ fn events_are_printed_as_lines_with_their_time() {
     assert_snapshot!(shown(&tachikoma(&scratch).run(["events"])), @"
     exit: 0
     --- stdout
-    [TIME] [LOOP] starts: agent command, containment [HELD]
-    [TIME] iteration 1 (session 1)
-    [TIME] iteration 1 failed after [DURATION]: the agent ended with exit 1
-    [TIME] waits [DURATION] because of the failure
-    [TIME] iteration 2 (session 1)
-    [TIME] iteration 2 succeeded in [DURATION] and claims completion
-    [TIME] completed: the work is complete (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    [TIME]   [LOOP] starts: agent command, containment [HELD]
+    [TIME] ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━
+    [TIME]   ✗ failed after [DURATION]: the agent ended with exit 1
+    [TIME]   ↻ retry in [DURATION] (failure 1 of 10)
+    [TIME] ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━
+    [TIME]   ✓ done in [DURATION], claims completion
+    [TIME] ✓ completed: the work is complete (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    [TIME]   this run: [CLOCK] to [CLOCK]
     --- stderr
     ");
 }
@@ -329,7 +330,8 @@ fn a_dry_run_changes_nothing() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    would run agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    would run agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`)
+    permission your own rights: nothing it does is denied
     in [DIR]
     prompt text, 2 bytes
     git is not used: no repository here

@@ -56,19 +56,22 @@ fn a_killed_runner_repeats_its_iteration() {
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && exec sleep 600; echo $TACHIKOMA_ITERATION`), with your own rights: nothing it does is denied
-    limits: 3 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] goes on: agent command, containment [HELD]
-    iteration 2, attempt 1, was cut by the death of its runner and is repeated
-    iteration 2 (session 1), attempt 2
+    tachikoma 0.1.0  agent command (`sh -c [ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && exec sleep 600; echo $TACHIKOMA_ITERATION`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      3 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] goes on: agent command, containment [HELD]
+      ! iteration 2, attempt 1, was cut by the death of its runner and is repeated
+    ━━ iteration 2 ━━ attempt 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | 2
-    iteration 2 succeeded after [DURATION]
-    iteration 3 (session 1)
+      ✓ done in [DURATION]
+    ━━ iteration 3 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | 3
-    iteration 3 succeeded after [DURATION]
-    completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION] of work)
+      ✓ done in [DURATION]
+    ! completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     resuming [LOOP], interrupted at iteration 2, attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
     hint: raise `--max-iterations` to continue, or use `--new` to start over
@@ -98,16 +101,19 @@ fn a_stopped_loop_is_resumed() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
-    limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] goes on: agent command, containment [HELD]
-    `agents.command.program` is ["sh", "-c", "{ echo done >> work; echo '<promise>COMPLETE</... now; it was ["sh", "-c", "exec sleep 600"]
-    iteration 2 (session 1)
+    tachikoma 0.1.0  agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      100 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] goes on: agent command, containment [HELD]
+      `agents.command.program` is ["sh", "-c", "{ echo done >> work; echo '<promise>COMPLETE</... now; it was ["sh", "-c", "exec sleep 600"]
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | <promise>COMPLETE</promise>
-    iteration 2 succeeded in [DURATION] and claims completion
-    completed: the work is complete (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
+      ✓ done in [DURATION], claims completion
+    ✓ completed: the work is complete (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     resuming [LOOP], ended at iteration 1 (stopped by the operator): iteration 2 is next; the state is from [SOURCE]
     "#);
@@ -230,7 +236,8 @@ fn a_bare_run_uses_the_arguments_of_the_last_run() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    would run agent command (`sh -c cat >> got`), with your own rights: nothing it does is denied
+    would run agent command (`sh -c cat >> got`)
+    permission your own rights: nothing it does is denied
     in [DIR]
     prompt text, 9 bytes
     git is not used: no repository here
@@ -300,16 +307,19 @@ fn a_paused_loop_stays_paused_after_a_crash() {
     assert_snapshot!(shown(&live.wait(SOON)), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
-    limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] goes on: agent command, containment [HELD]
-    resumed
-    iteration 2 (session 1)
+    tachikoma 0.1.0  agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      100 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] goes on: agent command, containment [HELD]
+      resumed
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | <promise>COMPLETE</promise>
-    iteration 2 succeeded in [DURATION] and claims completion
-    completed: the work is complete (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
+      ✓ done in [DURATION], claims completion
+    ✓ completed: the work is complete (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     resuming [LOOP], interrupted at iteration 1, attempt 1: it is still paused, and `tachikoma resume` continues; the state is from [SOURCE]
     ");

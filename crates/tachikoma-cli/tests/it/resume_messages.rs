@@ -277,17 +277,20 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent command (`true`), with your own rights: nothing it does is denied
-    limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] goes on: agent command, containment [HELD]
-    `agents.command.env.OTHER` is "***" now; it was the default
-    `iteration_delay` is "1ms" now; it was the default
-    `max_iterations` is 2 now; it was 1
-    iteration 2 (session 1)
-    iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    tachikoma 0.1.0  agent command (`true`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      2 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] goes on: agent command, containment [HELD]
+      `agents.command.env.OTHER` is "***" now; it was the default
+      `iteration_delay` is "1ms" now; it was the default
+      `max_iterations` is 2 now; it was 1
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✓ done in [DURATION]
+    ! completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     hint: raise `--max-iterations` to continue, or use `--new` to start over
@@ -368,18 +371,21 @@ fn a_loop_of_an_earlier_version_is_resumed() {
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent command (`sh s.sh`), with your own rights: nothing it does is denied
-    limits: 15 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] goes on: agent command, containment [HELD]
-    some settings differ from those of the last run, which recorded no values
-    iteration 14, attempt 1, was cut by the death of its runner and is repeated
-    iteration 14 (session 3), attempt 2
-    iteration 14 succeeded after [DURATION]
-    iteration 15 (session 3)
-    iteration 15 succeeded after [DURATION]
-    completed: the limit of 15 iterations is reached (15 iterations, 8 succeeded, 2 failed, 2 handed over, 1 skipped, 2 interrupted, 2 reboots, [DURATION] of work)
+    tachikoma 0.1.0  agent command (`sh s.sh`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      15 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] goes on: agent command, containment [HELD]
+      some settings differ from those of the last run, which recorded no values
+      ! iteration 14, attempt 1, was cut by the death of its runner and is repeated
+    ━━ iteration 14 ━━ attempt 2 ━━ [CLOCK] ━━ session 3 ━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✓ done in [DURATION]
+    ━━ iteration 15 ━━ [CLOCK] ━━ session 3 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ✓ done in [DURATION]
+    ! completed: the limit of 15 iterations is reached (15 iterations, 8 succeeded, 2 failed, 2 handed over, 1 skipped, 2 interrupted, 2 reboots, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     resuming [LOOP], interrupted at iteration 14, attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
     hint: raise `--max-iterations` to continue, or use `--new` to start over

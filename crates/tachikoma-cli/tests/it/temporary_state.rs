@@ -51,22 +51,25 @@ fn a_loop_with_temporary_state_runs_to_its_end_and_leaves_no_files() {
     assert_snapshot!(shown, @"
     exit: 3
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c echo $TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 2 ] && exit 1; true`), with your own rights: nothing it does is denied
-    limits: 3 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent command, containment [HELD]
-    iteration 1 (session 1)
+    tachikoma 0.1.0  agent command (`sh -c echo $TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 2 ] && exit 1; true`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      3 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | 1
-    iteration 1 succeeded after [DURATION]
-    iteration 2 (session 1)
+      ✓ done in [DURATION]
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | 2
-    iteration 2 failed after [DURATION]: the agent ended with exit 1
-    waits [DURATION] because of the failure
-    iteration 3 (session 1)
+      ✗ failed after [DURATION]: the agent ended with exit 1
+      ↻ retry in [DURATION] (failure 1 of 10)
+    ━━ iteration 3 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | 3
-    iteration 3 succeeded after [DURATION]
-    completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work)
+      ✓ done in [DURATION]
+    ! completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     note: `state.enabled` is false: this loop cannot be resumed; its journal is in [HOME]/tmp/[USER]/[LOOP], and gone at its end
     hint: this loop is not saved (`state.enabled = false`); `tachikoma run` starts a new one
@@ -106,7 +109,7 @@ fn a_live_loop_with_temporary_state_answers_requests() {
     );
     let events = tool.run(["events"]);
     assert!(
-        events.stdout.contains("iteration 1 (session 1)"),
+        events.stdout.contains("━━ iteration 1 ━━"),
         "{}",
         events.snapshot()
     );

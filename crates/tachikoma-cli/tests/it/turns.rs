@@ -94,7 +94,7 @@ fn iterations_fail_while_the_prompt_file_is_missing() {
     assert_eq!(waits[0]["wait"]["reason"], "backoff", "{waits:?}");
     let line = ran.snapshot();
     let line = line.lines().find(|line| line.contains("failed"));
-    assert_snapshot!(line.unwrap_or_default(), @"iteration 2 failed after [DURATION]: read prompt [DIR]/prompt.md: No such file or directory (os error 2)");
+    assert_snapshot!(line.unwrap_or_default(), @"  ✗ failed after [DURATION]: read prompt [DIR]/prompt.md: No such file or directory (os error 2)");
 }
 
 #[test]
@@ -119,20 +119,24 @@ fn a_reboot_gives_a_hand_off_to_the_next_session() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
-    limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
-    [LOOP] starts: agent command, containment [HELD]
-    iteration 1 (session 1)
-    a reboot is due: asked for by the operator
-    ending the agent: interrupt
-    iteration 1 handed over after [DURATION]
-    rebooted: session 1 -> 2 (asked for by the operator)
-    iteration 2 (session 2)
+    tachikoma 0.1.0  agent command (`sh -c cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`)  in [DIR]
+      permission  your own rights: nothing it does is denied
+      limits      100 iterations, 12h of work
+      completion  no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
+      git         no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
+      stop        Ctrl-C, or `tachikoma stop`; `tachikoma status` shows the state
+      [LOOP] starts: agent command, containment [HELD]
+    ━━ iteration 1 ━━ [CLOCK] ━━ session 1 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+      ↻ a reboot is due: asked for by the operator
+      ! ending the agent: interrupt
+      ↻ handed over after [DURATION]
+    ── rebooted: session 1 -> 2 (asked for by the operator) ────────────────────────
+      hand-off: written by the loop, not by the old session
+    ━━ iteration 2 ━━ [CLOCK] ━━ session 2 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
       | <promise>COMPLETE</promise>
-    iteration 2 succeeded in [DURATION] and claims completion
-    completed: the work is complete (2 iterations, 1 succeeded, 1 handed over, 1 reboot, [DURATION] of work)
+      ✓ done in [DURATION], claims completion
+    ✓ completed: the work is complete (2 iterations, 1 succeeded, 1 handed over, 1 reboot, [DURATION] of work)
+      this run: [CLOCK] to [CLOCK]
     --- stderr
     ");
     assert_snapshot!(scratch.read("got-2"), @"

@@ -119,7 +119,7 @@ fn write(
         "loop_id": loop_id,
         "snapshot": snapshot,
     });
-    writeln!(out, "{}", out::harmless(&first.to_string())).map_err(Trouble::Write)?;
+    writeln!(out, "{}", crate::sanitize::harmless(&first.to_string())).map_err(Trouble::Write)?;
     let mut records = 0_u64;
     let mut written = Ok(());
     let dir = layout::loop_dir(&store_config.working_dir, loop_id);
@@ -133,7 +133,7 @@ fn write(
                 records += 1;
                 written = serde_json::to_string(&record)
                     .map_err(io::Error::from)
-                    .and_then(|line| writeln!(out, "{}", out::harmless(&line)));
+                    .and_then(|line| writeln!(out, "{}", crate::sanitize::harmless(&line)));
             }
         },
     );
