@@ -1,6 +1,6 @@
 //! Object stores: opens a store, and puts, lists, gets and deletes objects. Knows nothing of loops and reads no environment.
 //!
-//! This is the only crate that uses the `object_store` library (`docs/decisions/0013`), and the one that configures HTTP clients: TLS and proxies.
+//! This is the only crate that uses the `object_store` library (`docs/decisions.md`), and the one that configures HTTP clients: TLS and proxies.
 //! The caller passes the environment variables.
 
 mod credentials;

@@ -32,18 +32,15 @@ const INTRODUCTION: &str = r#"# Configuration
 
 <!-- Written by `UPDATE_DOCS=1 cargo test -p tachikoma-config`; do not edit. -->
 
-Every key has a default; an empty file is valid. Values come from these layers, and a later one wins:
+Every key has a default, and an empty file is valid. Values come from these layers; a later one overrides an earlier one:
 
 1. the defaults below,
-2. the user's file: `tachikoma/tachikoma.toml` below `XDG_CONFIG_HOME`, or below `~/.config`,
-3. `tachikoma.toml` in the current directory, or the file that `TACHIKOMA_CONFIG` names; what it says about programs and permissions holds
-   after you [trusted](trust.md) it,
+2. the user's file: `$XDG_CONFIG_HOME/tachikoma/tachikoma.toml`, or `~/.config/tachikoma/tachikoma.toml`,
+3. the project's file: `tachikoma.toml` in the current directory, or the file that `TACHIKOMA_CONFIG` names. Programs and permissions in it need your
+   [trust](trust.md),
 4. variables: `TACHIKOMA_` and the key in capitals, tables joined by two underscores,
-5. the recorded launch of the loop: flags of an earlier run, each until files or variables give its key another value than they did then,
+5. flags of earlier runs of the loop, until a file or a variable changes the same key,
 6. flags.
-
-`tachikoma config show` prints every value with its origin. An unknown key or a bad value is an error that names its place and the
-nearest right key, also when a later layer replaces the value.
 
 ```sh
 TACHIKOMA_MAX_ITERATIONS=20
@@ -51,20 +48,16 @@ TACHIKOMA_SESSION__SESSION_TIMEOUT=2h
 TACHIKOMA_AGENTS__COMMAND__PROGRAM='["sh", "agent.sh"]'
 ```
 
-A variable's value is read as TOML where that fits the key, else as plain text. These variables set no key: `TACHIKOMA_LOOP_ID`,
-`TACHIKOMA_INSIDE`, `TACHIKOMA_SESSION`, `TACHIKOMA_ITERATION`, `TACHIKOMA_ATTEMPT`, `TACHIKOMA_DIR`, `TACHIKOMA_HOOK`, `TACHIKOMA_OUTCOME`, `TACHIKOMA_REASON`, `TACHIKOMA_TEST`, `TACHIKOMA_GATE_NAME`,
-`TACHIKOMA_LOG`, `TACHIKOMA_CONFIG`, `TACHIKOMA_TRUST`, and all that begin with `TACHIKOMA_DEMO`.
-An agent finds `TACHIKOMA_DIR` and `TACHIKOMA_SESSION` in its environment. `TACHIKOMA_ITERATION` and `TACHIKOMA_ATTEMPT` are set only for an agent that is started anew for each
-turn: in a process that lives for a whole session they would be those of its first turn. `tachikoma status --json` has the present numbers.
+`tachikoma config show` prints every value with its origin, and secrets as `***`. Unknown keys and wrong values are errors with their place and the nearest valid
+key. Tables are merged key by key; lists are replaced. The value of a variable is TOML or plain text.
 
-Tables are merged key by key. A list replaces the list below it.
+Durations are text with a unit: `"5s"`, `"10m"`, `"1h 30m"`. Relative paths start at `working_dir`. 0 means *no limit* for counts and timeouts, *none* for
+delays and grace periods, *off* for thresholds. Thresholds in percent are off at 100. For `reboot.max_restarts`, absent means no limit and 0 means never.
 
-Durations are text with a unit: `"5s"`, `"10m"`, `"1h 30m"`. Relative paths start at `working_dir`.
-
-0 means *no limit* for counts and time-outs, *none* for delays and graces, *off* for thresholds. A threshold in percent is off at
-100. The one exception is `reboot.max_restarts`: absent means no limit, 0 means never.
-
-Secrets are shown as `***` everywhere.
+These variables set no key: `TACHIKOMA_LOOP_ID`, `TACHIKOMA_INSIDE`, `TACHIKOMA_SESSION`, `TACHIKOMA_ITERATION`, `TACHIKOMA_ATTEMPT`, `TACHIKOMA_DIR`,
+`TACHIKOMA_HOOK`, `TACHIKOMA_OUTCOME`, `TACHIKOMA_REASON`, `TACHIKOMA_TEST`, `TACHIKOMA_GATE_NAME`, `TACHIKOMA_LOG`, `TACHIKOMA_CONFIG`, `TACHIKOMA_TRUST`, and all
+that begin with `TACHIKOMA_DEMO`. Agents get `TACHIKOMA_DIR` and `TACHIKOMA_SESSION`. Agents with one process per turn also get `TACHIKOMA_ITERATION` and
+`TACHIKOMA_ATTEMPT`.
 "#;
 
 /// A section of the configuration page. Tables with the same keys share a section if all or none of them are implemented.

@@ -25,7 +25,7 @@ const OLD_STYLE: [&str; 13] = [
 const ALLOWED: [&str; 4] = ["as nobody", "`nobody`", "there is no", "is no longer"];
 
 /// Number of lines of an area with such a word. A number may only decrease; areas that are not listed have none.
-const KNOWN: [(&str, usize); 2] = [("docs", 193), ("tachikoma-core", 10)];
+const KNOWN: [(&str, usize); 2] = [("docs", 1), ("tachikoma-core", 10)];
 
 /// Maximum number of findings that are shown for one area.
 const SHOWN_MAX: usize = 40;

@@ -1,4 +1,4 @@
-//! How OpenCode is started. `docs/agents/opencode.md` explains each argument and variable.
+//! How OpenCode is started. `docs/opencode.md` explains each argument and variable.
 
 use std::ffi::OsString;
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Command;
 
-/// The groups, in the order of a user's first hours. Short help describes the commands of the first two.
+/// The groups, in the order of a user's first hours. Short help describes the commands of the first.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Start", &["run", "demo"]),
     ("Watch", &["status", "logs", "events"]),
@@ -43,7 +43,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
 ];
 
 /// Number of groups that the short help describes command by command.
-const DESCRIBED: usize = 2;
+const DESCRIBED: usize = 1;
 
 /// Returns the groups for `-h`, which has to fit on one screen.
 pub fn short(command: &Command) -> String {

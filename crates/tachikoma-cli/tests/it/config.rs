@@ -245,6 +245,12 @@ fn help_lists_all_commands() {
       -v, --verbose...
               Print diagnostics to stderr; repeat for more detail
 
+          --color <WHEN>
+              When to print colors
+
+              [default: auto]
+              [possible values: auto, always, never]
+
       -h, --help
               Print help (see a summary with '-h')
 
@@ -324,11 +330,12 @@ fn help_of_every_other_command_is_printed() {
     Usage: tachikoma demo [OPTIONS]
 
     Options:
-          --json        Print the journal's records, one JSON object per line
-          --dir <DIR>   Directory to use [default: a new temporary one]
-          --fast        Do not pause between the steps of the agent
-      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
-      -h, --help        Print help
+          --json          Print the journal's records, one JSON object per line
+          --dir <DIR>     Directory to use [default: a new temporary one]
+          --fast          Do not pause between the steps of the agent
+      -v, --verbose...    Print diagnostics to stderr; repeat for more detail
+          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+      -h, --help          Print help
     ");
     assert_snapshot!(help(&["status"]), @"
     Show the state of the loop
