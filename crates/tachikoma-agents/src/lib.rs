@@ -25,7 +25,7 @@ use std::ffi::OsString;
 
 use tachikoma_core::policy::AgentTraits;
 use tachikoma_core::{Problem, Timestamp};
-use tested_version::TestedAgent;
+pub use tested_version::TestedAgent;
 
 /// An agent, configured.
 #[derive(Clone, Debug, PartialEq, Eq)]

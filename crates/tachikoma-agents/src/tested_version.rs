@@ -3,7 +3,10 @@
 use crate::FailureClass;
 
 /// The tested versions of an agent, and advice for its user.
-pub(crate) struct TestedAgent {
+#[derive(Debug)]
+pub struct TestedAgent {
+    /// The oldest version that the recordings and the tests with the real agent use.
+    oldest: (u32, u32, u32),
     /// The newest tested version. The recordings and the tests with the real agent use this version or earlier ones of its series.
     newest: (u32, u32, u32),
     /// Advice if the agent is not logged in.
@@ -13,20 +16,49 @@ pub(crate) struct TestedAgent {
 }
 
 pub(crate) const CLAUDE: TestedAgent = TestedAgent {
+    oldest: (2, 1, 197),
     newest: (2, 1, 325),
     log_in: "log in with `claude` and `/login`, or set ANTHROPIC_API_KEY",
     choose_model: "set another `model` in `[agents.claude]`",
 };
 
 pub(crate) const OPENCODE: TestedAgent = TestedAgent {
+    oldest: (1, 18, 33),
     newest: (1, 18, 33),
     log_in: "log in with `opencode auth login`, or correct the key in its configuration",
     choose_model: "set another `model` in `[agents.opencode]`, as provider/model; `opencode models` lists them",
 };
 
 impl TestedAgent {
+    /// Returns the tested versions of the agent with this name in the configuration; `None` for agents without versions.
+    #[must_use]
+    pub fn of(agent: &str) -> Option<Self> {
+        match agent {
+            "claude" => Some(CLAUDE),
+            "opencode" => Some(OPENCODE),
+            _ => None,
+        }
+    }
+
+    /// Returns the tested versions as text, such as `2.1.197 to 2.1.325`.
+    #[must_use]
+    pub fn range(&self) -> String {
+        let text = |(major, minor, patch)| format!("{major}.{minor}.{patch}");
+        match self.oldest == self.newest {
+            true => text(self.newest),
+            false => format!("{} to {}", text(self.oldest), text(self.newest)),
+        }
+    }
+
+    /// Returns advice about the login.
+    #[must_use]
+    pub const fn login_advice(&self) -> &'static str {
+        self.log_in
+    }
+
     /// Returns whether a version was tested, or is earlier in the same series. False if the text is not a version.
-    pub(crate) fn is_tested(&self, version: &str) -> bool {
+    #[must_use]
+    pub fn is_tested(&self, version: &str) -> bool {
         let (major, minor, newest) = self.newest;
         let mut numbers = version.trim().splitn(3, '.').map(str::parse::<u32>);
         let mut next = || numbers.next().and_then(Result::ok);

@@ -28,8 +28,15 @@ pub struct Args {
     /// Print diagnostics to stderr; repeat for more detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// When to print colors
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    /// When to print colors: auto, always or never
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
     pub color: clap::ColorChoice,
 }
 
@@ -51,6 +58,19 @@ impl Args {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Write a configuration, a prompt and a plan for this project
+    Init {
+        /// Ask no questions and take all defaults
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Check the agents, the configuration and this machine
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Start or continue the loop in this directory
     Run(RunArgs),
     /// Run a scripted agent that crashes, reboots and finishes
@@ -231,6 +251,10 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
 }
+
+/// Help text of `doctor`.
+const DOCTOR_HELP: &str = "\
+Sends no request to a model and no notification. Gates run once, if the configuration is trusted. Exit code 1 means that a check found an error.";
 
 /// Help text of `trust`.
 const TRUST_HELP: &str = "\

@@ -10,10 +10,13 @@ mod control;
 mod demo;
 mod detach;
 mod diff;
+mod doctor;
 mod done;
 mod events;
 mod explain;
 mod history;
+mod init;
+mod known_agents;
 pub mod launch;
 mod logs;
 mod note;
@@ -63,6 +66,8 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         return overview::overview(&workspace);
     };
     match command {
+        Command::Init { yes } => init::init(&workspace, yes),
+        Command::Doctor { json } => doctor::doctor(&workspace, json),
         Command::Run(run) if run.new => {
             run::run(&workspace, &run).map_err(Failure::suggest_new_loop)
         }

@@ -42,6 +42,14 @@ Every key has a default, and an empty file is valid. Values come from these laye
 5. flags of earlier runs of the loop, until a file or a variable changes the same key,
 6. flags.
 
+`tachikoma init` writes a first `tachikoma.toml`, a prompt and a plan for the project in the current directory. It keeps existing files, and the
+configuration that it writes is [trusted](trust.md). `--yes` takes all defaults. The first line of the file names the
+[JSON Schema](tachikoma.schema.json), with which editors check and complete keys.
+
+`tachikoma doctor` checks the agents, the configuration, the gates, git and the machine. It sends no request to a model. Exit code 1 means that a check
+found an error. `doctor --json` prints one object: `errors` and `warnings` are counts, and `checks` is a list of objects with `status` (`ok`, `warning`
+or `error`), `subject`, `message` and `fix` (`null` if there is nothing to fix).
+
 ```sh
 TACHIKOMA_MAX_ITERATIONS=20
 TACHIKOMA_SESSION__SESSION_TIMEOUT=2h

@@ -523,15 +523,21 @@ fn schema_has_defaults_and_reference_describes_every_key() {
 }
 
 #[test]
-fn configuration_page_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(&path, reference()).unwrap();
+fn configuration_page_and_schema_are_up_to_date() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let schema = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+    for (name, text) in [
+        ("configuration.md", reference()),
+        ("tachikoma.schema.json", schema),
+    ] {
+        let path = docs.join(name);
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(&path, &text).unwrap();
+        }
+        let page = fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            page, text,
+            "rewrite it as the second line of configuration.md says"
+        );
     }
-    let page = fs::read_to_string(&path).unwrap();
-    assert_eq!(
-        page,
-        reference(),
-        "rewrite the page as its second line says"
-    );
 }

@@ -136,6 +136,16 @@ impl Cgroup {
     }
 }
 
+/// Checks whether a run can create a cgroup below that of this process. The error is the cause.
+///
+/// # Errors
+/// No cgroup can be created.
+pub fn check() -> Result<(), String> {
+    Cgroup::make(&format!("check-{}", std::process::id())).map(|group| {
+        group.remove();
+    })
+}
+
 /// Returns the cgroups that an earlier runner of this loop left.
 pub(super) fn stale(marker: &str) -> Vec<Cgroup> {
     let Ok(entries) = own_directory().and_then(|base| fs::read_dir(base).map_err(text)) else {

@@ -6,7 +6,7 @@ use clap::Command;
 
 /// The groups, in the order of a user's first hours. Short help describes the commands of the first.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Start", &["run", "demo"]),
+    ("Start", &["init", "doctor", "run", "demo"]),
     ("Watch", &["status", "logs", "events"]),
     (
         "Steer",

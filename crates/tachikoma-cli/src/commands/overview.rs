@@ -9,6 +9,7 @@ use crate::workspace::Workspace;
 
 /// Commands for a user who has no loop yet.
 const FIRST_COMMANDS: &str = "  tachikoma demo                                    # watch a scripted agent, without a key or a network
+  tachikoma init                                    # write a configuration, a prompt and a plan
   tachikoma run -p \"fix the tests\" --agent claude   # run Claude Code in a loop
   tachikoma run prompt.md -- my-agent               # run any program in a loop
   tachikoma -h                                      # list the commands";

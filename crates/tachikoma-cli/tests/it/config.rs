@@ -199,6 +199,8 @@ fn help_lists_all_commands() {
     Usage: tachikoma [OPTIONS] [COMMAND]
 
     Start:
+      init         Write a configuration, a prompt and a plan for this project
+      doctor       Check the agents, the configuration and this machine
       run          Start or continue the loop in this directory
       demo         Run a scripted agent that crashes, reboots and finishes
 
@@ -246,10 +248,7 @@ fn help_lists_all_commands() {
               Print diagnostics to stderr; repeat for more detail
 
           --color <WHEN>
-              When to print colors
-
-              [default: auto]
-              [possible values: auto, always, never]
+              When to print colors: auto, always or never
 
       -h, --help
               Print help (see a summary with '-h')
@@ -306,8 +305,7 @@ fn help_of_run_lists_all_flags() {
                                          this run
           --nested                       Allow a start from inside the agent of another loop
       -v, --verbose...                   Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>                 When to print colors [default: auto] [possible values: auto,
-                                         always, never]
+          --color <WHEN>                 When to print colors: auto, always or never
       -h, --help                         Print help
 
     Examples:
@@ -334,7 +332,7 @@ fn help_of_every_other_command_is_printed() {
           --dir <DIR>     Directory to use [default: a new temporary one]
           --fast          Do not pause between the steps of the agent
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["status"]), @"
@@ -345,7 +343,7 @@ fn help_of_every_other_command_is_printed() {
     Options:
           --json          Print one JSON object
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["pause"]), @"
@@ -356,7 +354,7 @@ fn help_of_every_other_command_is_printed() {
     Options:
           --now           Interrupt the current iteration
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["resume"]), @"
@@ -366,7 +364,7 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["stop"]), @"
@@ -377,7 +375,7 @@ fn help_of_every_other_command_is_printed() {
     Options:
           --now           Do not wait for the current tool call to end
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["skip"]), @"
@@ -387,7 +385,7 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["reboot"]), @"
@@ -397,7 +395,7 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["events"]), @"
@@ -409,7 +407,7 @@ fn help_of_every_other_command_is_printed() {
       -f, --follow        Keep printing new events
           --json          Print the journal's records, one JSON object per line
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["logs"]), @"
@@ -422,7 +420,7 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["config"]), @"
@@ -438,7 +436,7 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["agents", "decode"]), @"
@@ -454,7 +452,7 @@ fn help_of_every_other_command_is_printed() {
           --exit <CODE>   Exit code of the process, or -N if signal N killed it
           --json          Print one JSON object
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["state"]), @"
@@ -475,7 +473,7 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["state", "set"]), @"
@@ -489,7 +487,7 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["state", "clear"]), @"
@@ -501,7 +499,7 @@ fn help_of_every_other_command_is_printed() {
           --purge         Delete all loops and their files instead
       -y, --yes           Do not ask for confirmation
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
     assert_snapshot!(help(&["completions"]), @"
@@ -514,7 +512,7 @@ fn help_of_every_other_command_is_printed() {
 
     Options:
       -v, --verbose...    Print diagnostics to stderr; repeat for more detail
-          --color <WHEN>  When to print colors [default: auto] [possible values: auto, always, never]
+          --color <WHEN>  When to print colors: auto, always or never
       -h, --help          Print help
     ");
 }

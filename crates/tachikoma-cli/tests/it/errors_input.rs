@@ -452,6 +452,7 @@ fn no_command_shows_the_first_commands_or_the_loop() {
     no loop in [DIR]; `tachikoma run` starts one
 
       tachikoma demo                                    # watch a scripted agent, without a key or a network
+      tachikoma init                                    # write a configuration, a prompt and a plan
       tachikoma run -p "fix the tests" --agent claude   # run Claude Code in a loop
       tachikoma run prompt.md -- my-agent               # run any program in a loop
       tachikoma -h                                      # list the commands
