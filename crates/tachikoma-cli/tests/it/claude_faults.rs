@@ -351,9 +351,13 @@ fn a_reboot_into_the_same_conversation_fails() {
     // The last turn is interrupted, so its cost may be missing.
     let shown = trouble(&ran).replace("$0.2571", "[COST]");
     let shown = shown.replace("$0.2057", "[COST]");
-    assert_snapshot!(shown, @"
+    // The interrupt may come before or after the start of the tool call.
+    let shown: Vec<&str> = shown
+        .lines()
+        .filter(|line| !line.contains("Bash"))
+        .collect();
+    assert_snapshot!(shown.join("\n"), @"
     exit: 1
-      ✗ Bash   true  [DURATION]  failed: The user doesn't want to proceed with this tool use. The too...
     ✗ error: 2 reboots in a row changed nothing (the agent continued the same conversation): check whether an argument of the agent names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, [COST])
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");

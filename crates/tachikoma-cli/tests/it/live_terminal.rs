@@ -69,8 +69,9 @@ fn a_progress_line_is_never_wider_than_the_terminal() {
     let scratch = obedient(&seconds);
     let terminal = Terminal::start(&tool(&scratch), &RUN, 24);
     terminal.await_text(PROGRESS);
-    terminal.press(CTRL_C);
+    // The terminal echoes Ctrl-C after the line, so the line is read first.
     let shown = terminal.uncolored();
+    terminal.press(CTRL_C);
     let drawn = shown.split("\r\u{1b}[2K").skip(1);
     let drawn = drawn.filter_map(|line| line.split(['\r', '\n']).next());
     for line in drawn.filter(|line| line.contains(PROGRESS)) {
